@@ -188,23 +188,12 @@ def test_after_a_short_deadline_a_party_takes_part_again_when_it_has_answered(
         torch.testing.assert_close(out, parties.fused(0, 1, 2), atol=1e-5, rtol=0)
 
 
-def test_a_party_that_fails_to_complete_is_left_out(tmp_path: Path) -> None:
+def test_without_a_completion_in_time_observed_features_decide(tmp_path: Path) -> None:
     with federation(tmp_path) as parties:
         parties.transports[1].silent = lambda message, number: isinstance(message, Complete)
         out, batch, completed = parties.predict()
-        assert batch.places == (0, 2) and completed
-        torch.testing.assert_close(out, parties.fused(0, 2), atol=1e-5, rtol=0)
-
-
-def test_without_time_for_completion_observed_features_decide(tmp_path: Path) -> None:
-    with federation(tmp_path) as parties:
-        parties.transports[1].silent = lambda message, number: isinstance(message, Complete)
-        parties.transports[2].silent = lambda message, number: (
-            isinstance(message, Complete) and number == 2
-        )
-        out, batch, completed = parties.predict()
-        assert batch.places == (0,) and not completed
-        torch.testing.assert_close(out, parties.fused(0, completing=False), atol=1e-5, rtol=0)
+        assert batch.places == (0, 2) and not completed
+        torch.testing.assert_close(out, parties.fused(0, 2, completing=False), atol=1e-5, rtol=0)
 
 
 def test_refused_rows_are_completed_as_absent_ones(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_replies_are_bounded_by_the_shapes_of_their_requests() -> None:
     none = torch.zeros(0, dtype=torch.int32)
     embed = Embed(1, (), (), 0, True, ("plain", "masked"), handles)
     for request, needed in (
-        (embed, 512 * 2 * 64 * 8),
+        (embed, 512 * (2 * 64 * 8 + 5)),
         (Complete(1, 1, cue, torch.zeros(512, dtype=torch.bool)), 512 * 64 * 4),
         (Backward(1, Gradient(1, cue)), 512 * 64 * 4),
         (Begin(1, "run", 0, "", none), HELLO.rows),

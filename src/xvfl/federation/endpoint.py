@@ -5,27 +5,26 @@ Shapes: B rows of a batch, H of them held by the party, v views, M members, d em
 member; a message has the members of a row side by side, M·d numbers (`member_rows`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from xvfl.errors import WireError
-from xvfl.federation.checkpoint_store import CheckpointStore
-from xvfl.federation.member_rows import join_members, split_members
+from xvfl.federation.member_rows import complete_rows, embed_rows
 from xvfl.federation.message_checks import (
+    check_completion,
     check_handles,
     check_instructions,
-    check_tensor,
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
-from xvfl.federation.sent_tensors import SentTensor, run_backward
+from xvfl.federation.sent_tensors import SentTensor
 from xvfl.methods.base import View
 from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate
 from xvfl.training.page import Page
@@ -56,6 +55,16 @@ MAX_SENT_TENSORS = 8
 """Embeddings and completions of a batch."""
 BEST_KINDS = frozenset(("save_best", "load_best"))
 """Updates that use no gradients."""
+
+
+class CheckpointStore(Protocol):
+    """Store checkpoints of a party."""
+
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
+        """Write a checkpoint."""
+
+    def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
+        """Return the newest checkpoint of a run at or before a step: step, tensors, last update."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,8 @@ class Endpoint(RequestEndpoint):
         self.step = 0
         """The current training step."""
         self._worker: PartyWorker | None = None
-        self._last_update = 0
+        self.last_update = 0
+        """Number of the last update applied."""
         self._needs_update = False
         """Whether the update of the last training batch has not arrived yet."""
         self._sent: dict[int, SentTensor] = {}
@@ -120,11 +130,6 @@ class Endpoint(RequestEndpoint):
         if self._worker is None:
             raise WireError("expected Begin first: no run has started at this party")
         return self._worker
-
-    @property
-    def last_update(self) -> int:
-        """Number of the last update applied."""
-        return self._last_update
 
     def _discard(self) -> None:
         self._sent.clear()
@@ -146,7 +151,7 @@ class Endpoint(RequestEndpoint):
             net.load_state_tensors(worker.name, tensors)
         worker.optimized_net = net
         self._worker = worker
-        self.run, self.step, self._last_update = message.run, step, last_update
+        self.run, self.step, self.last_update = message.run, step, last_update
         self._needs_update = False
         self._sent.clear()
         self._log_event({"event": "run_started", "run": message.run, "from_checkpoint": step})
@@ -154,7 +159,6 @@ class Endpoint(RequestEndpoint):
 
     def _embed(self, message: Embed) -> Embedded:
         worker = self.worker
-        members = len(worker.seeds)
         self._check_pending(message.gradients, message.instructions)
         check_handles(message.handles, len(worker.table))
         check_views(message.views, worker.net.completes)
@@ -170,31 +174,23 @@ class Endpoint(RequestEndpoint):
         self._apply_pending(message.gradients, message.instructions)
         self._needs_update |= message.training
         self.step = message.step if message.training else self.step
-        handles = message.handles.to(worker.table.device).long()
-        held = (handles >= 0).nonzero().flatten()
+        held = (message.handles >= 0).nonzero().flatten().to(worker.table.device)
         worker.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            views, repeated = cast(tuple[View, ...], message.views), handles.repeat(members)
-            output = join_members(worker.embed(repeated, views, message.step), members)
+            views = cast(tuple[View, ...], message.views)
+            output = embed_rows(worker, message.handles, views, message.step)
         self._sent = {message.request_id: SentTensor(output, held, training=message.training)}
         return Embedded(message.request_id, output[held].detach())
 
     def _complete(self, message: Complete) -> Completed:
         worker, embedding = self.worker, self._get_sent(message.tensor_id)
-        if not worker.net.completes:
-            raise WireError("Complete: needs a completer, and this run's method has none")
+        check_completion(message, worker.net.completes, len(embedding.output), embedding.output)
         if embedding.cue is not None or len(self._sent) >= MAX_SENT_TENSORS:
             raise WireError("Complete: expected the id of an Embed, and few completions of it")
-        rows, width = len(embedding.output), embedding.output.shape[-1]
-        check_tensor("cue", message.cue, (rows, width), embedding.output.dtype)
-        check_tensor("replace_observed", message.replace_observed, (rows,), torch.bool)
         training = worker.net.training
         cue = message.cue.to(embedding.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            members = len(worker.seeds)
-            replaced = message.replace_observed.to(cue.device).repeat(members)
-            completed = worker.complete(split_members(cue, members), replaced)
-            output = join_members(completed, members)
+            output = complete_rows(worker, cue, message.replace_observed)
         self._sent[message.request_id] = SentTensor(output, None, cue, training)
         return Completed(message.request_id, output.detach())
 
@@ -214,15 +210,15 @@ class Endpoint(RequestEndpoint):
         self._apply_pending(message.gradients, message.instructions)
         if message.save >= 0:
             tensors = self._net.state_tensors(self.worker.name)
-            self._store.save(self.run, message.save, tensors, self._last_update)
-        return Done(message.request_id, self._last_update)
+            self._store.save(self.run, message.save, tensors, self.last_update)
+        return Done(message.request_id, self.last_update)
 
     def _check_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
         """Validate gradients and instructions."""
         page = isinstance(self._net.optimizer, Page)
-        check_instructions(instructions, self._last_update, page)
+        check_instructions(instructions, self.last_update, page)
         if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each tensor id once")
         for gradient in gradients:
@@ -237,7 +233,7 @@ class Endpoint(RequestEndpoint):
             self._sent.clear()
         for each in instructions:
             self._net.update(WeightUpdate(cast(UpdateKind, each.kind), each.rate))
-            self._last_update = each.number
+            self.last_update = each.number
         if _updates(instructions):
             self._needs_update = False
         elif not instructions:
@@ -252,9 +248,22 @@ class Endpoint(RequestEndpoint):
         return self._sent[tensor_id]
 
     def _run_backward(self, gradients: Sequence[Gradient], retain_graph: bool) -> None:
-        pairs = [(self._sent[gradient.tensor_id], gradient) for gradient in gradients]
+        """Continue the backward pass from sent tensors and the party's own objective."""
+        outputs, values = [], []
+        for gradient in gradients:
+            sent = self._sent[gradient.tensor_id]
+            value = gradient.values.to(sent.output.device)
+            if sent.held is not None:
+                value = torch.zeros_like(sent.output).index_copy(0, sent.held, value)
+            if sent.output.requires_grad:
+                outputs.append(sent.output)
+                values.append(value)
         objective, self.worker.objective = self.worker.objective, None
-        run_backward(pairs, objective, retain_graph)
+        if objective is not None:
+            outputs.append(objective)
+            values.append(torch.ones_like(objective))
+        if outputs:
+            torch.autograd.backward(outputs, values, retain_graph=retain_graph)
 
     @property
     def _net(self) -> OptimizedNet:

@@ -87,8 +87,11 @@ class RequestEndpoint:
     def _dispatch(self, message: Message) -> Message:
         """Carry out a request and return the reply."""
         kind = type(message)
-        if kind not in self.restarts:
-            self._check_fresh(message)
+        if kind not in self.restarts and message.request_id <= self._last_request_id:
+            raise WireError(
+                f"{kind.__name__}: expected a request id above {self._last_request_id}, got "
+                f"{message.request_id}: stale or replayed"
+            )
         if isinstance(message, End):
             self.end_reason = message.reason
             return Done(message.request_id, 0)
@@ -98,14 +101,6 @@ class RequestEndpoint:
 
     def _discard(self) -> None:
         """Discard partial state after an unexpected exception."""
-
-    def _check_fresh(self, message: Message) -> None:
-        """Reject a request that is not newer than the last one."""
-        if message.request_id <= self._last_request_id:
-            raise WireError(
-                f"{type(message).__name__}: expected a request id above {self._last_request_id}, "
-                f"got {message.request_id}: stale or replayed"
-            )
 
     def _reject(self, frame: bytes, error: Exception, text: str) -> bytes:
         self.n_rejected += 1

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
-from xvfl.wire.texts import PLAIN_NAME
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,6 @@ class RunSettings:
     privacy: PrivacyConfig = NO_PROTECTION
     """Whether embeddings are bounded."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= (self.unmasked_copies or 0.0) < 1:
-            raise ConfigError(
-                f"unmasked_copies: expected a share from 0 to below 1, got {self.unmasked_copies}"
-            )
-
 
 def parse_run_settings(text: str) -> RunSettings:
     """Parse a run's settings from JSON."""
@@ -48,6 +41,4 @@ def parse_run_settings(text: str) -> RunSettings:
         settings: RunSettings = build(RunSettings, data, "settings")
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
-    if settings.run:
-        PLAIN_NAME.read(settings.run, "Begin: run")
     return settings

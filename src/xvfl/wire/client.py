@@ -26,7 +26,7 @@ MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 DUPLICATE_TIMEOUT_S = 30.0
 """How long to retry while the coordinator is still connected to an older process of this party."""
 MAX_TLS_FAILURES = 3
-"""Consecutive TLS handshakes that fail for the same reason before the client gives up."""
+"""Consecutive TLS handshakes that fail before the client gives up."""
 PERMANENT = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -238,7 +238,7 @@ class _ReconnectPolicy:
         self._last_contact = time.monotonic()
         self._wait = MIN_BACKOFF_S
         self._duplicate_since: float | None = None
-        self._last_reason, self._n_same = "", 0
+        self._n_tls_failures = 0
 
     def next_wait(self, ended: _Session, why: str | None) -> float:
         """Return the seconds to wait; raise if a reconnection would not help."""
@@ -253,10 +253,8 @@ class _ReconnectPolicy:
             self._duplicate_since and now - self._duplicate_since > DUPLICATE_TIMEOUT_S
         ):
             raise PartyError(f"the coordinator at {self._address} rejected the connection: {text}")
-        same = why is not None and why == self._last_reason
-        self._n_same = self._n_same + 1 if same else 1
-        self._last_reason = why or ""
-        if why is not None and self._n_same >= MAX_TLS_FAILURES:
+        self._n_tls_failures = self._n_tls_failures + 1 if why else 0
+        if self._n_tls_failures >= MAX_TLS_FAILURES:
             raise PartyError(f"no connection to {self._address}: {why}")
         if now - self._last_contact > self._give_up_s:
             raise RunError(f"no coordinator at {self._address} for {self._give_up_s:.0f} s: {text}")

@@ -154,10 +154,8 @@ class CoordinatorServer:
         try:
             port = await self._front.listen(self._address)
             tasks = [
-                self._loop.create_task(self._repeat(self._recheck, self._check_certificates)),
-                self._loop.create_task(
-                    self._repeat(self._recheck, partial(asyncio.to_thread, self._on_recheck))
-                ),
+                self._loop.create_task(self._repeat(self._check_certificates)),
+                self._loop.create_task(self._repeat(partial(asyncio.to_thread, self._on_recheck))),
             ]
             self._started.set_result(port)
             await self._stop.wait()
@@ -172,9 +170,9 @@ class CoordinatorServer:
             if others:
                 await asyncio.wait(others, timeout=END_TIMEOUT_S)
 
-    async def _repeat(self, seconds: float, action: Callable[[], Any]) -> None:
+    async def _repeat(self, action: Callable[[], Any]) -> None:
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(self._recheck)
             try:
                 await action()
             except Exception as error:
