@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
 from xvfl.errors import ConfigError, WireError
+from xvfl.wire.texts import PLAIN_NAME
 
 
 @dataclass(frozen=True)
@@ -41,4 +42,6 @@ def parse_run_settings(text: str) -> RunSettings:
         settings: RunSettings = build(RunSettings, data, "settings")
     except ConfigError as error:
         raise WireError(f"Begin: {error}") from error
+    if settings.run:
+        PLAIN_NAME.read(settings.run, "Begin: run")
     return settings

@@ -90,9 +90,6 @@ def reply_limit(
 
 def split_frame(frame: bytes) -> Iterator[bytes]:
     """Split a frame into chunks."""
-    if len(frame) <= CHUNK_BYTES:
-        yield frame
-        return
     view = memoryview(frame)
     for start in range(0, len(frame), CHUNK_BYTES):
         yield bytes(view[start : start + CHUNK_BYTES])
