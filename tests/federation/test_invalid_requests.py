@@ -68,7 +68,7 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
     end, rng = at_work(), random.Random(7)
     failed: list[str] = []
     valid, before = questions(end), state(end)
-    end._log_event = lambda event: (
+    end._log_problem = lambda event: (
         failed.append(event["traceback"]) if "traceback" in event else None
     )
     answered = refused = 0
@@ -80,7 +80,7 @@ def test_whole_frames_around_nonsense_are_answered_and_a_refusal_changes_nothing
             assert same(before, state(end)), codec.decode(frame)
             continue
         answered += 1
-        note, end = end._log_event, at_work()
-        end._log_event = note
+        note, end = end._log_problem, at_work()
+        end._log_problem = note
     assert not failed, failed[0]
     assert refused > count // 3 and answered > count // 20

@@ -116,13 +116,14 @@ def test_embeddings_are_those_of_evaluation_mode(tmp_path: Path) -> None:
     assert not party.worker.net.training and reply.refusal == ""
 
 
-def test_single_rows_are_allowed_and_completed_twice_at_most(tmp_path: Path) -> None:
+def test_single_rows_are_allowed_and_completed_once(tmp_path: Path) -> None:
     party = Party(tmp_path).open()
     reply = party.embed(HANDLES[:1])
     cue, rows = torch.zeros(1, reply.values.shape[-1]), torch.zeros(1, dtype=torch.bool)
-    for _ in range(2):
-        assert isinstance(party.ask(Complete(0, reply.request_id, cue, rows)), Completed)
-    assert "up to 2 times" in rejected(party.ask(Complete(0, reply.request_id, cue, rows)))
+    assert isinstance(party.ask(Complete(0, reply.request_id, cue, rows)), Completed)
+    assert "expected the id of the last EmbedRows, once" in rejected(
+        party.ask(Complete(0, reply.request_id, cue, rows))
+    )
     reply = party.embed(HANDLES[:1])
     assert "observed features stay" in rejected(
         party.ask(Complete(0, reply.request_id, cue, ~rows))

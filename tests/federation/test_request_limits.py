@@ -1,4 +1,4 @@
-"""A party's limits on interactive training: sizes of its nets."""
+"""A party's limits on the settings of interactive training."""
 
 from dataclasses import replace
 
@@ -7,17 +7,8 @@ import pytest
 from tests.options import resolved
 from xvfl.config import NO_PROTECTION, PrivacyConfig
 from xvfl.errors import ConfigError, WireError
-from xvfl.federation.request_limits import (
-    MAX_SIZE,
-    UNLIMITED,
-    RequestLimits,
-    copy_bytes,
-    count_parameters,
-)
+from xvfl.federation.request_limits import MAX_SIZE, RequestLimits
 from xvfl.federation.run_settings import RunSettings
-from xvfl.primitives.layout import Feature, Layout
-
-LAYOUT = Layout((Feature("a", "numeric", 1), Feature("b", "numeric", 1)))
 
 
 def settings(run: str = "a") -> RunSettings:
@@ -28,7 +19,6 @@ def settings(run: str = "a") -> RunSettings:
 def test_the_default_settings_are_allowed() -> None:
     RequestLimits().check(settings())
     RequestLimits().check(replace(settings(), privacy=PrivacyConfig("noise")))
-    UNLIMITED.check(settings())
 
 
 @pytest.mark.parametrize("name", ["embedding_dim", "n_blocks", "hidden_dim"])
@@ -60,18 +50,8 @@ def test_other_refusals() -> None:
         RequestLimits().check(unresolved)
 
 
-def test_too_many_parameters_are_refused() -> None:
-    asked = settings()
-    count = count_parameters(LAYOUT, asked.net, asked.method, asked.privacy)
-    RequestLimits(max_parameters=count).check_parameters(LAYOUT, asked)
-    with pytest.raises(WireError, match=f"nets of {count - 1} parameters, got {count}"):
-        RequestLimits(max_parameters=count - 1).check_parameters(LAYOUT, asked)
-    twice = replace(asked.net, members=2 * asked.net.members)
-    assert copy_bytes(LAYOUT, twice) == 2 * copy_bytes(LAYOUT, asked.net)
-
-
 def test_limits_are_checked() -> None:
-    with pytest.raises(ConfigError, match=r"limits\.max_parameters: expected above 0, got 0"):
-        RequestLimits(max_parameters=0)
+    with pytest.raises(ConfigError, match=r"limits\.max_epsilon: expected above 0, got 0"):
+        RequestLimits(max_epsilon=0)
     with pytest.raises(ConfigError, match=r"limits\.max_delta: expected between 0 and 1, got 1"):
         RequestLimits(max_delta=1)

@@ -173,11 +173,11 @@ def attacked_process(folder: Path, options: str = INTERACTIVE) -> Iterator[Hosti
             process.wait()
 
 
-def attacked_service(folder: Path, limits: str = "") -> HostileCoordinator:
+def attacked_service(folder: Path) -> HostileCoordinator:
     """Start an interactive party in this process; its ids are matched."""
     if not (folder / "shop.toml").exists():
         write_files(folder)
-        (folder / "shop.toml").write_text(INTERACTIVE + PARTY + limits)
+        (folder / "shop.toml").write_text(INTERACTIVE + PARTY)
         match = PartyMatch(np.arange(ROWS), ROWS, bytes(16), ROWS)
         columns = ["customer", *secret_table().columns]
         alignment = PartyAlignment(match, "folded", TableFingerprint.of(columns[1:], IDS))

@@ -150,7 +150,7 @@ def test_a_refused_handshake_is_logged(federation: Path) -> None:
         finish(party)
     _, err = coordinator.communicate(timeout=600)
     assert coordinator.returncode == 0, err
-    assert 'connection_rejected party=? reason="TLS handshake: the client does not use TLS' in err
+    assert 'connection_dropped reason="the TLS handshake failed' in err
 
 
 def _written(folder: Path, name: str) -> list[str]:

@@ -54,6 +54,7 @@ from xvfl.service.uploads.withdrawals import enforce_terms, withdraw
 from xvfl.system.locks import file_lock
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
+from xvfl.wire.limited_log import MAX_LINES
 from xvfl.wire.limits import SMALL_BYTES, UPLOAD_CHUNK_BYTES, reply_limit
 from xvfl.wire.messages import (
     AskChunk,
@@ -172,7 +173,7 @@ def test_a_coordinator_does_not_fill_the_log(federation: LocalFederation) -> Non
         transport.request(UploadStored(FIRST + number, 1, "0" * 32)).result(60)
         transport.request(AskChunk(FIRST + number, 9, 0)).result(60)
     assert len(federation.events("upload_stored")) == 2, "one for each party"
-    assert len(federation.events("request_rejected")) == 100
+    assert len(federation.events("request_rejected")) == MAX_LINES
 
 
 def test_a_released_head_takes_no_more_memory_than_the_message_has(

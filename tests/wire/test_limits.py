@@ -1,8 +1,10 @@
 """Limits on connections, chunks and replies."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from tests.wire.test_transports import HELLO, echo
 from tests.wire.transport_helpers import run_client, run_server, wait_until
 from xvfl.errors import WireError
 from xvfl.wire import codec
+from xvfl.wire.front import NO_HANDSHAKE
+from xvfl.wire.limited_log import MAX_LINES
 from xvfl.wire.limits import CHUNK_BYTES, SMALL_BYTES, FrameAssembler, reply_limit, split_frame
 from xvfl.wire.messages import (
     Backward,
@@ -26,7 +30,6 @@ from xvfl.wire.messages import (
     Matched,
     Release,
 )
-from xvfl.wire.server import MAX_LINES
 
 MAX = 2**28
 
@@ -70,8 +73,10 @@ def test_a_flood_from_one_address_closes_its_own_connections_alone(
         # The party is connected from the address of the flood, and not pending.
         reply = server.transports["p0"].request(Match(1, b"")).result(60)
         assert isinstance(reply, Matched)
-    (line,) = [each for each in events if each["event"] == "connections_dropped"]
-    assert line["count"] == 43 and line["addresses"] == ["127.0.0.1"]
+    dropped = [each for each in events if each["event"] == "connection_dropped"]
+    assert len(dropped) == MAX_LINES
+    assert all(each["address"] == "127.0.0.1" for each in dropped)
+    assert events[-1] == {"event": "events_not_logged", "count": 43 - MAX_LINES}
 
 
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02"], ids=["silent", "half a handshake"])
@@ -84,9 +89,29 @@ def test_a_connection_without_hello_is_closed_in_time(
             sockets.append(socket.create_connection(("localhost", server.port)))
             sockets[-1].sendall(first)
         wait_until(lambda: not any(map(is_open, sockets)))
-        wait_until(lambda: events)
-    assert [each["event"] for each in events] == ["connections_dropped"]
-    assert events[0]["count"] == 5
+        wait_until(lambda: len(events) == 5)
+    assert {each["event"] for each in events} == {"connection_dropped"}
+
+
+def test_a_failed_handshake_is_logged_with_its_address(
+    authority: Path, sockets: list[socket.socket], capfd: pytest.CaptureFixture[str]
+) -> None:
+    events: list[dict[str, Any]] = []
+    with run_server(authority, ["p0"], log_event=events.append) as server:
+        for first in (b"GET / HTTP/1.1\r\n\r\n", b"\0 anything that is not TLS"):
+            sockets.append(socket.create_connection(("localhost", server.port)))
+            sockets[-1].sendall(first)
+        context = ssl.create_default_context(cafile=str(authority / "ca.crt"))
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("localhost", server.port), timeout=60) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as without_certificate,
+            suppress(ssl.SSLError, ConnectionError),
+        ):
+            without_certificate.recv(1)
+        wait_until(lambda: len(events) == 3)
+    assert all(each["reason"] == NO_HANDSHAKE and each["address"] for each in events)
+    assert "Handshake failed" not in capfd.readouterr().err
 
 
 def test_a_party_that_opens_a_second_connection_loses_the_first(authority: Path) -> None:
@@ -131,7 +156,7 @@ def test_replies_are_bounded_by_the_shapes_of_their_requests() -> None:
     none = torch.zeros(0, dtype=torch.int32)
     embed = Embed(1, (), (), 0, True, ("plain", "masked"), handles)
     for request, needed in (
-        (embed, 512 * 2 * 64 * 8),
+        (embed, 512 * (2 * 64 * 8 + 5)),
         (Complete(1, 1, cue, torch.zeros(512, dtype=torch.bool)), 512 * 64 * 4),
         (Backward(1, Gradient(1, cue)), 512 * 64 * 4),
         (Begin(1, "run", 0, "", none), HELLO.rows),
@@ -178,7 +203,7 @@ def test_a_party_that_reconnects_all_the_time_does_not_fill_the_log(authority: P
             with run_client(authority, "p0", server.port, HELLO, echo):
                 wait_until(server.transports["p0"].hello)
             wait_until(lambda: server.transports["p0"].connection is None)
-        assert len(events) <= MAX_LINES + 2
     for kind in ("connected", "disconnected"):
-        counts = [each.get("count", 1) for each in events if each["event"] == kind]
-        assert sum(counts) == n_connections
+        assert [each["event"] for each in events].count(kind) == MAX_LINES
+    not_logged = 2 * (n_connections - MAX_LINES)
+    assert events[-1] == {"event": "events_not_logged", "count": not_logged}

@@ -1,9 +1,8 @@
 """Begin an interactive run: all parties start together, from its first step or a checkpoint."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +11,9 @@ from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.message_checks import check_ready
 from xvfl.federation.remote_party import request_all
 from xvfl.federation.split import SplitFederation
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import Begin, Ready
 
-LogEvent = Callable[[dict[str, Any]], None]
 POLL_S = 0.02
 """Seconds between two checks whether all parties are connected."""
 

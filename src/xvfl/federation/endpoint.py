@@ -5,32 +5,31 @@ Shapes: B rows of a batch, H of them held by the party, v views, M members, d em
 member; a message has the members of a row side by side, M·d numbers (`member_rows`).
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from xvfl.errors import WireError
-from xvfl.federation.checkpoint_store import CheckpointStore
-from xvfl.federation.member_rows import join_members, split_members
+from xvfl.federation.member_rows import complete_rows, embed_rows
 from xvfl.federation.message_checks import (
+    check_completion,
     check_handles,
     check_instructions,
-    check_tensor,
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
-from xvfl.federation.sent_tensors import SentTensor, SentTensors, run_backward
+from xvfl.federation.sent_tensors import SentTensor
 from xvfl.methods.base import View
 from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate
 from xvfl.training.page import Page
 from xvfl.training.precision import configure_precision
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import (
     Backward,
     Begin,
@@ -50,8 +49,22 @@ from xvfl.wire.messages import (
 NO_REQUEST = "expected a request of a coordinator that trains"
 LAST_STEP = 2**62
 """A step after every other step."""
+MAX_COPIES = 2**18
+"""Rows of one request, times its views."""
+MAX_SENT_TENSORS = 8
+"""Embeddings and completions of a batch."""
 BEST_KINDS = frozenset(("save_best", "load_best"))
 """Updates that use no gradients."""
+
+
+class CheckpointStore(Protocol):
+    """Store checkpoints of a party."""
+
+    def save(self, run: str, step: int, tensors: Mapping[str, Tensor], last_update: int) -> None:
+        """Write a checkpoint."""
+
+    def newest(self, run: str, step: int) -> tuple[int, dict[str, Tensor], int] | None:
+        """Return the newest checkpoint of a run at or before a step: step, tensors, last update."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +74,6 @@ class PartyRun:
     worker: PartyWorker
     row_status: Tensor
     """(n,) uint8, by handle; see `Ready`."""
-    max_copies: float = math.inf
-    """Copies of rows that one request may compute: as many as the party's memory limit allows."""
 
 
 class Endpoint(RequestEndpoint):
@@ -75,7 +86,7 @@ class Endpoint(RequestEndpoint):
         hello: Hello,
         start_run: Callable[[RunSettings, Tensor], PartyRun],
         store: CheckpointStore,
-        log_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
+        log_event: LogEvent = lambda event: None,
         replies: Replies = MappingProxyType({}),
     ) -> None:
         """Create an endpoint.
@@ -106,11 +117,12 @@ class Endpoint(RequestEndpoint):
         self.step = 0
         """The current training step."""
         self._worker: PartyWorker | None = None
-        self._max_copies = math.inf
-        self._last_update = 0
+        self.last_update = 0
+        """Number of the last update applied."""
         self._needs_update = False
         """Whether the update of the last training batch has not arrived yet."""
-        self._sent = SentTensors()
+        self._sent: dict[int, SentTensor] = {}
+        """Tensors of the last batch, by the id of the request that they answered."""
 
     @property
     def worker(self) -> PartyWorker:
@@ -118,11 +130,6 @@ class Endpoint(RequestEndpoint):
         if self._worker is None:
             raise WireError("expected Begin first: no run has started at this party")
         return self._worker
-
-    @property
-    def last_update(self) -> int:
-        """Number of the last update applied."""
-        return self._last_update
 
     def _discard(self) -> None:
         self._sent.clear()
@@ -143,8 +150,8 @@ class Endpoint(RequestEndpoint):
             step, tensors, last_update = checkpoint
             net.load_state_tensors(worker.name, tensors)
         worker.optimized_net = net
-        self._worker, self._max_copies = worker, party_run.max_copies
-        self.run, self.step, self._last_update = message.run, step, last_update
+        self._worker = worker
+        self.run, self.step, self.last_update = message.run, step, last_update
         self._needs_update = False
         self._sent.clear()
         self._log_event({"event": "run_started", "run": message.run, "from_checkpoint": step})
@@ -152,50 +159,50 @@ class Endpoint(RequestEndpoint):
 
     def _embed(self, message: Embed) -> Embedded:
         worker = self.worker
-        members = len(worker.seeds)
         self._check_pending(message.gradients, message.instructions)
         check_handles(message.handles, len(worker.table))
         check_views(message.views, worker.net.completes)
         if message.step < 0:
             raise WireError(f"Embed: expected a step of 0 or more, got {message.step}")
-        self._check_size(message)
+        if len(message.handles) * len(message.views) > MAX_COPIES:
+            raise WireError(
+                f"Embed: expected at most {MAX_COPIES} copies of rows; lower `batch_size` or "
+                "`n_masks`"
+            )
         if message.training and self._needs_update and not _updates(message.instructions):
             raise WireError("Embed: expected the update of the last training batch first")
         self._apply_pending(message.gradients, message.instructions)
         self._needs_update |= message.training
         self.step = message.step if message.training else self.step
-        handles = message.handles.to(worker.table.device).long()
-        held = (handles >= 0).nonzero().flatten()
+        held = (message.handles >= 0).nonzero().flatten().to(worker.table.device)
         worker.net.train(message.training)
         with torch.set_grad_enabled(message.training):
-            views, repeated = cast(tuple[View, ...], message.views), handles.repeat(members)
-            output = join_members(worker.embed(repeated, views, message.step), members)
-        sent = SentTensor(output, held, training=message.training)
-        self._sent.add(message.request_id, sent)
+            views = cast(tuple[View, ...], message.views)
+            output = embed_rows(worker, message.handles, views, message.step)
+        self._sent = {message.request_id: SentTensor(output, held, training=message.training)}
         return Embedded(message.request_id, output[held].detach())
 
     def _complete(self, message: Complete) -> Completed:
-        worker, embedding = self.worker, self._sent.get_last_embedding(message.tensor_id)
-        if not worker.net.completes:
-            raise WireError("Complete: needs a completer, and this run's method has none")
-        rows, width = len(embedding.output), embedding.output.shape[-1]
-        check_tensor("cue", message.cue, (rows, width), embedding.output.dtype)
-        check_tensor("replace_observed", message.replace_observed, (rows,), torch.bool)
+        worker, embedding = self.worker, self._get_sent(message.tensor_id)
+        check_completion(message, worker.net.completes, len(embedding.output), embedding.output)
+        if embedding.cue is not None or len(self._sent) >= MAX_SENT_TENSORS:
+            raise WireError("Complete: expected the id of an Embed, and few completions of it")
         training = worker.net.training
         cue = message.cue.to(embedding.output.device).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            members = len(worker.seeds)
-            replaced = message.replace_observed.to(cue.device).repeat(members)
-            completed = worker.complete(split_members(cue, members), replaced)
-            output = join_members(completed, members)
-        self._sent.add(message.request_id, SentTensor(output, None, cue, training))
+            output = complete_rows(worker, cue, message.replace_observed)
+        self._sent[message.request_id] = SentTensor(output, None, cue, training)
         return Completed(message.request_id, output.detach())
 
     def _backward(self, message: Backward) -> CueGradient:
-        self._sent.check_gradient(message.gradient)
-        sent, cue = self._sent.pop_completion(message.gradient.tensor_id)
-        self._run_backward([(sent, message.gradient)], retain_graph=True)
-        values = torch.zeros_like(cue) if cue.grad is None else cue.grad
+        tensor_id = message.gradient.tensor_id
+        sent = self._get_sent(tensor_id)
+        sent.check_gradient(message.gradient)
+        if sent.cue is None:
+            raise WireError(f"Backward: tensor {tensor_id} is not a completed embedding")
+        self._run_backward([message.gradient], retain_graph=True)
+        del self._sent[tensor_id]
+        values = torch.zeros_like(sent.cue) if sent.cue.grad is None else sent.cue.grad
         return CueGradient(message.request_id, values)
 
     def _flush(self, message: Flush) -> Done:
@@ -203,53 +210,60 @@ class Endpoint(RequestEndpoint):
         self._apply_pending(message.gradients, message.instructions)
         if message.save >= 0:
             tensors = self._net.state_tensors(self.worker.name)
-            self._store.save(self.run, message.save, tensors, self._last_update)
-        return Done(message.request_id, self._last_update)
-
-    def _check_size(self, message: Embed) -> None:
-        """Refuse more copies of rows than the party has memory for."""
-        # Evaluation keeps no graph and draws no masks.
-        copies = len(message.handles) * (len(message.views) if message.training else 0.5)
-        if copies > self._max_copies:
-            raise WireError(
-                f"Embed: this party has memory for {self._max_copies:.0f} copies of rows, got "
-                f"{copies:.0f}; lower `batch_size`, `n_masks` or `hidden_dim`, or the party's "
-                "operator can raise limits.max_batch_bytes"
-            )
+            self._store.save(self.run, message.save, tensors, self.last_update)
+        return Done(message.request_id, self.last_update)
 
     def _check_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
         """Validate gradients and instructions."""
-        optimizer = self._net.optimizer
-        page, looking_back = isinstance(optimizer, Page), False
-        if isinstance(optimizer, Page):
-            looking_back = optimizer.looking_back
-        check_instructions(instructions, self._last_update, page, looking_back)
+        page = isinstance(self._net.optimizer, Page)
+        check_instructions(instructions, self.last_update, page)
         if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
             raise WireError("gradients: expected each tensor id once")
         for gradient in gradients:
-            self._sent.check_gradient(gradient)
+            self._get_sent(gradient.tensor_id).check_gradient(gradient)
 
     def _apply_pending(
         self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
     ) -> None:
         """Finish the last step; without instructions, the step was aborted."""
         if gradients or instructions:
-            pairs = [(self._sent.get(gradient.tensor_id), gradient) for gradient in gradients]
-            self._run_backward(pairs, retain_graph=False)
+            self._run_backward(gradients, retain_graph=False)
             self._sent.clear()
         for each in instructions:
             self._net.update(WeightUpdate(cast(UpdateKind, each.kind), each.rate))
-            self._last_update = each.number
+            self.last_update = each.number
         if _updates(instructions):
             self._needs_update = False
         elif not instructions:
             self._net.zero_grad()
 
-    def _run_backward(self, pairs: list[tuple[SentTensor, Gradient]], retain_graph: bool) -> None:
+    def _get_sent(self, tensor_id: int) -> SentTensor:
+        if tensor_id not in self._sent:
+            raise WireError(
+                f"expected a tensor id among {sorted(self._sent)}, got {tensor_id}: unknown or no "
+                "longer stored"
+            )
+        return self._sent[tensor_id]
+
+    def _run_backward(self, gradients: Sequence[Gradient], retain_graph: bool) -> None:
+        """Continue the backward pass from sent tensors and the party's own objective."""
+        outputs, values = [], []
+        for gradient in gradients:
+            sent = self._sent[gradient.tensor_id]
+            value = gradient.values.to(sent.output.device)
+            if sent.held is not None:
+                value = torch.zeros_like(sent.output).index_copy(0, sent.held, value)
+            if sent.output.requires_grad:
+                outputs.append(sent.output)
+                values.append(value)
         objective, self.worker.objective = self.worker.objective, None
-        run_backward(pairs, objective, retain_graph)
+        if objective is not None:
+            outputs.append(objective)
+            values.append(torch.ones_like(objective))
+        if outputs:
+            torch.autograd.backward(outputs, values, retain_graph=retain_graph)
 
     @property
     def _net(self) -> OptimizedNet:

@@ -2,8 +2,8 @@
 
 A party that does not answer in time is left out at once and costs nothing afterwards: a thread of
 its own waits until it is connected and idle again, after a pause that grows with every fault, and
-opens the session again (a circuit breaker). A request with less time than `patience` does not open
-the circuit: the party is late for this request alone, and has the rest of the patience to reply.
+opens the session again (a circuit breaker). A request with less time than `patience` causes no
+pause: the party takes part again as soon as it has answered.
 """
 
 import threading
@@ -12,14 +12,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from xvfl.errors import PartyError, WireError, XVFLError
 from xvfl.federation.remote_party import RemoteParty
+from xvfl.wire.limited_log import LimitedLog, LogEvent
 from xvfl.wire.messages import ErrorReply, Hello, Message, OpenPrediction, PredictionOpened
 
 Reply = TypeVar("Reply")
-LogEvent = Callable[[dict[str, Any]], None]
 POLL_S = 0.05
 """Seconds between two looks at a party that is left out."""
 OPEN_TIMEOUT_S = 60.0
@@ -52,10 +52,6 @@ class PooledParty:
     """Seconds that the last request without an answer waited."""
     last_reply: "Future[Message] | None" = None
     """Reply to the last request."""
-    late: "Future[Message] | None" = None
-    """Reply that the last request did not wait for."""
-    late_until: float = 0.0
-    """When it is left out if this reply has not arrived."""
 
     @property
     def name(self) -> str:
@@ -89,7 +85,7 @@ class PartyPool:
     log_event
         Receives log events.
     patience
-        Seconds that a party has for a reply before it is left out of further requests.
+        Seconds without a reply that count as a fault.
     """
 
     def __init__(
@@ -101,7 +97,9 @@ class PartyPool:
         patience: float,
     ) -> None:
         self.parties = [PooledParty(each) for each in parties]
-        self._runs, self._prepare, self._log_event = runs, prepare, log_event
+        self._runs, self._prepare = runs, prepare
+        # Callers can repeat requests with a short deadline at will.
+        self._log_event = LimitedLog(log_event)
         self._patience = patience
         self._request_id, self._lock = 0, threading.Lock()
         self._stop = threading.Event()
@@ -128,29 +126,14 @@ class PartyPool:
         """Number of parties with an open session."""
         return sum(each.available for each in self.parties)
 
-    def available(self, until: float = 0.0) -> list[int]:
-        """Return the parties that can be asked; find those that left since the last request.
-
-        Wait until this time (of `time.monotonic`) for parties that owe a late reply.
-        """
+    def available(self) -> list[int]:
+        """Return the parties that can be asked; find those that left since the last request."""
         for party in self.parties:
-            if party.late is not None:
-                self._await_late_reply(party, party.late, until)
-            if party.available and party.late is None:
+            if party.available:
                 hello = party.remote.transport.hello()
                 if hello is None or hello.instance_id != party.remote.instance_id:
                     self._leave_out(party, NOT_CONNECTED, fault=False)
-        return [i for i, party in enumerate(self.parties) if party.available and party.late is None]
-
-    def _await_late_reply(self, party: PooledParty, reply: "Future[Message]", until: float) -> None:
-        try:
-            reply.result(max(min(until, party.late_until) - time.monotonic(), 0.0))
-            party.late = None
-        except TimeoutError:
-            if time.monotonic() >= party.late_until:
-                self._leave_out(party, NO_ANSWER)
-        except PartyError:
-            self._leave_out(party, DISCONNECTED)
+        return [i for i, party in enumerate(self.parties) if party.available]
 
     def next_request_id(self) -> int:
         """Return a request id above all earlier ones, also those before a restart."""
@@ -176,10 +159,8 @@ class PartyPool:
             try:
                 reply = future.result(max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
-                party.late, party.late_until = future, started + self._patience
                 party.waited_s = time.monotonic() - started
-                if time.monotonic() >= party.late_until:
-                    self._leave_out(party, NO_ANSWER)
+                self._leave_out(party, NO_ANSWER, fault=party.waited_s >= self._patience)
                 continue
             except PartyError:
                 self._leave_out(party, DISCONNECTED)
@@ -214,18 +195,16 @@ class PartyPool:
     def _leave_out(
         self, party: PooledParty, reason: str, detail: str = "", fault: bool = True
     ) -> None:
-        party.available, party.late = False, None
-        party.reason, party.detail = reason, detail
+        party.available, party.reason, party.detail = False, reason, detail
         pause = min(MIN_PAUSE_S * 2**party.faults, MAX_PAUSE_S) if fault else 0.0
         party.retry_at = time.monotonic() + pause
         party.faults += fault
         self._log_event({"event": "party_left_out", "party": party.name, "reason": party.diagnosis})
 
     def _keep_open(self, party: PooledParty) -> None:
-        idle_since: Future[Message] | None = None
         while not self._stop.wait(POLL_S):
             try:
-                idle_since = self._look_at(party, idle_since)
+                self._look_at(party)
             except TimeoutError:
                 party.waited_s = OPEN_TIMEOUT_S
                 self._leave_out(party, NO_ANSWER)
@@ -236,28 +215,21 @@ class PartyPool:
                 self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
                 self._leave_out(party, NOT_OPENED, repr(error))
 
-    def _look_at(
-        self, party: PooledParty, idle_since: "Future[Message] | None"
-    ) -> "Future[Message] | None":
-        """Open the session of a party that is connected; leave it out if it is not any more.
-
-        Takes and returns the last request after which it was idle and not connected.
-        """
-        # While a request is not answered, the party is not idle: this is None.
-        hello, last = party.remote.transport.hello(), party.last_reply
-        if hello is None and party.available and (last is None or last.done()):
-            # Nothing was requested since the last look, so it is not busy.
-            if last is idle_since:
+    def _look_at(self, party: PooledParty) -> None:
+        """Open the session of a party that is connected; leave it out if it is not any more."""
+        # While a request is not answered, the party is not idle, and its Hello is None.
+        last = party.last_reply
+        idle = last is None or last.done()
+        hello = party.remote.transport.hello()
+        if hello is None:
+            # If nothing was requested since the first line, it is not busy.
+            if party.available and idle and party.last_reply is last:
                 self._leave_out(party, NOT_CONNECTED, fault=False)
-            return last
-        if hello is None or time.monotonic() < party.retry_at:
-            return idle_since
-        if party.available:
-            if hello.instance_id == party.remote.instance_id:
-                return idle_since
+            return
+        if party.available and hello.instance_id != party.remote.instance_id:
             self._leave_out(party, RESTARTED, fault=False)
-        self._open(party, hello)
-        return idle_since
+        if not party.available and time.monotonic() >= party.retry_at:
+            self._open(party, hello)
 
     def _open(self, party: PooledParty, hello: Hello) -> None:
         self._prepare(party.name, hello)

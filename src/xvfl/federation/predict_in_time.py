@@ -1,8 +1,7 @@
 """Predict a batch with the parties that answer before a deadline (D7).
 
 One exchange embeds the rows at every party, a second one completes them where it is needed. A party
-that fails in the second exchange is left out, and the others repeat it; if there is no time for
-that, the prediction uses observed features alone.
+that fails in the second exchange is left out, and the prediction uses observed features alone.
 Shapes: N rows, k parties (K of them answer), v views, M members, d embedding width, C outputs.
 """
 
@@ -18,7 +17,7 @@ from xvfl.errors import PartyError, WireError
 from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.party_pool import PartyPool
-from xvfl.federation.prediction_endpoint import MAX_COMPLETIONS, REFUSED
+from xvfl.federation.prediction_endpoint import REFUSED
 from xvfl.methods.base import Method, Mode, View
 from xvfl.methods.pooling import prediction_views, without_completion
 from xvfl.primitives.rows import FULL, Rows
@@ -26,8 +25,6 @@ from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
 
 EMBED_SHARE, COMPLETE_SHARE = 0.55, 0.6
 """Shares of the remaining time after which an exchange ends."""
-LATE_SHARE = 0.25
-"""Share of the time to wait for parties that still compute an earlier, shorter request."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,7 @@ def embed_in_time(
     Narrower embeddings are padded with zeros.
     """
     width = max(widths)
-    now = time.monotonic()
-    asked = pool.available(until=now + LATE_SHARE * (deadline - now))
+    asked = pool.available()
     tensor_id, now = pool.next_request_id(), time.monotonic()
     requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
     replies = pool.request(requests, RowEmbeddings, now + EMBED_SHARE * (deadline - now))
@@ -123,20 +119,18 @@ def predict_in_time(
     Returns the logits (N, C), the batch of the parties that took part, and whether missing features
     were completed as the method does it.
     """
-    views, attempts = prediction_views(method), 0
+    views, completed = prediction_views(method), True
     mode: Mode = "collaborative" if assisted is None else "assisted"
     while batch.places and (assisted is None or assisted in batch.places):
         at = 0 if assisted is None else batch.places.index(assisted)
         chosen = method.select_parties(batch.places)
-        if attempts >= MAX_COMPLETIONS and (plain := without_completion(chosen)) is not None:
-            parties = _TimelyParties(pool, batch, views, members, deadline)
-            return plain.logits(parties, batch.rows, mode, at), batch, False
-        attempts += 1
+        if not completed:
+            chosen = without_completion(chosen) or chosen
         try:
             parties = _TimelyParties(pool, batch, views, members, deadline)
-            return chosen.logits(parties, batch.rows, mode, at), batch, True
+            return chosen.logits(parties, batch.rows, mode, at), batch, completed
         except PartyError as error:
-            names = pool.names
+            completed, names = False, pool.names
             batch = batch.select(
                 [n for n, i in enumerate(batch.places) if names[i] not in error.parties]
             )
@@ -194,9 +188,8 @@ class _TimelyParties:
         completed, failed = torch.zeros_like(cues), []
         for n in missing:
             try:
-                reply = replies[places[n]]
-                check_tensor("completed", reply.values, cues[:, n].shape, cues.dtype)
-                completed[:, n] = reply.values
+                values = replies[places[n]].values
+                completed[:, n] = check_tensor("completed", values, cues[:, n].shape, cues.dtype)
             except KeyError:
                 failed.append(places[n])
             except WireError as error:

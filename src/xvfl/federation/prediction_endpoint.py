@@ -3,9 +3,9 @@
 Shapes: B rows of a batch, H of them embedded, v views, M members, d embedding width of a member.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.errors import WireError
-from xvfl.federation.member_rows import join_members, split_members
-from xvfl.federation.message_checks import check_handles, check_tensor, check_views
+from xvfl.federation.member_rows import complete_rows, embed_rows
+from xvfl.federation.message_checks import check_completion, check_handles, check_views
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_ledger import PredictionLedger
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.methods.base import View
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import (
     Complete,
     Completed,
@@ -31,8 +32,6 @@ from xvfl.wire.messages import (
 
 REFUSED = 3
 """Row status of a row that a budget refuses."""
-MAX_COMPLETIONS = 2
-"""Completions of the rows of one `EmbedRows`; the second one repeats a failed exchange."""
 MAX_ROWS = 4096
 """Rows of one `EmbedRows`."""
 VIEWS = ("plain", "self")
@@ -77,7 +76,7 @@ class PredictionEndpoint(RequestEndpoint):
         hello: Hello,
         open_rows: Callable[[str], PredictionRows],
         replies: Replies,
-        log_event: Callable[[Mapping[str, Any]], None],
+        log_event: LogEvent,
     ) -> None:
         own: Replies = {
             EmbedRows: self._embed,
@@ -95,7 +94,7 @@ class PredictionEndpoint(RequestEndpoint):
         self._discard()
 
     def _discard(self) -> None:
-        self._tensor_id, self._n_completions, self._n_rows, self._width = -1, 0, 0, 0
+        self._tensor_id, self._embeddings = -1, torch.zeros(0, 0)
 
     def _open(self, message: OpenPrediction) -> PredictionOpened:
         if self._opened is None or self._opened.run != message.run:
@@ -144,33 +143,23 @@ class PredictionEndpoint(RequestEndpoint):
         """Embed the rows that the party holds."""
         worker, held = self._require_opened().worker, (handles >= 0).nonzero().flatten()
         self._discard()
-        members, views = len(worker.seeds), cast(tuple[View, ...], message.views)
-        on_device = handles.to(worker.table.device).repeat(members)
-        output = join_members(worker.embed(on_device, views, 0), members)
-        self._tensor_id, self._n_rows = message.request_id, len(handles)
-        self._width = output.shape[-1]
+        output = embed_rows(worker, handles, cast(tuple[View, ...], message.views), 0)
+        self._tensor_id, self._embeddings = message.request_id, output
         return output[held.to(output.device)].cpu()
 
     @torch.no_grad()
     def _complete(self, message: Complete) -> Completed:
         worker = self._require_opened().worker
-        members = len(worker.seeds)
-        if not worker.net.completes:
-            raise WireError("Complete: needs a completer, and this run's method has none")
-        if message.tensor_id != self._tensor_id or self._n_completions >= MAX_COMPLETIONS:
-            raise WireError(
-                f"Complete: expected the id of the last EmbedRows, up to {MAX_COMPLETIONS} times"
-            )
-        dtype = next(worker.net.parameters()).dtype
-        check_tensor("cue", message.cue, (self._n_rows, self._width), dtype)
-        check_tensor("replace_observed", message.replace_observed, (self._n_rows,), torch.bool)
+        embeddings = self._embeddings
+        if message.tensor_id != self._tensor_id:
+            raise WireError("Complete: expected the id of the last EmbedRows, once")
+        check_completion(message, worker.net.completes, len(embeddings), embeddings)
         if bool(message.replace_observed.any()):
             raise WireError("Complete: observed features stay in a prediction")
-        self._n_completions += 1
+        self._discard()
         cue = message.cue.to(worker.table.device)
-        replaced = message.replace_observed.to(cue.device).repeat(members)
-        completed = worker.complete(split_members(cue, members), replaced)
-        return Completed(message.request_id, join_members(completed, members).cpu())
+        completed = complete_rows(worker, cue, message.replace_observed)
+        return Completed(message.request_id, completed.cpu())
 
     def _require_opened(self) -> PredictionRows:
         if self._opened is None:

@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import ConfigError, RunError
 from xvfl.system.files import append_jsonl, read_jsonl
+from xvfl.wire.limited_log import LogEvent
 
 REQUESTS = "requests-"
 """Files of requests: this, the day and .jsonl."""
@@ -78,7 +78,7 @@ class PredictionLedger:
         n_rows: int,
         folder: Path,
         today: Callable[[], date] = utc_today,
-        log_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        log_event: LogEvent = lambda event: None,
     ) -> None:
         self.limits, self._folder, self._today = limits, folder, today
         self._counts = np.zeros(n_rows, dtype=np.uint32)

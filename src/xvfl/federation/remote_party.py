@@ -4,13 +4,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from xvfl.errors import PartyError, WireError
-from xvfl.federation.message_checks import check_magnitude, check_tensor
+from xvfl.federation.message_checks import check_tensor
 from xvfl.wire.messages import ErrorReply, Gradient, Instruction, Message
 from xvfl.wire.transport import Transport
 
@@ -47,7 +47,7 @@ class RemoteParty:
     def check(self, name: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Validate a tensor of a reply; raise `PartyError` if it is invalid."""
         try:
-            return check_magnitude(name, check_tensor(name, value, shape, dtype))
+            return check_tensor(name, value, shape, dtype)
         except WireError as error:
             text = f"party {self.name!r} sent an invalid reply: {error}"
             raise PartyError(text, (self.name,), "wrong") from error
@@ -71,22 +71,18 @@ def request_all(
             timed_out.append(party.name)
         elif isinstance(reply, reply_type):
             replies.append(reply)
+        elif isinstance(reply, ErrorReply):
+            text = f"party {party.name!r} rejected the request: {reply.text}"
+            faults.append(PartyError(text, (party.name,), "refused"))
         else:
-            faults.append(_fault(party.name, reply, reply_type))
+            text = f"expected {reply_type.__name__}, got {type(reply).__name__}"
+            faults.append(PartyError(f"party {party.name!r}: {text}", (party.name,), "wrong"))
     if timed_out:
         text = f"no reply in time from {', '.join(timed_out)}"
         faults.append(PartyError(text, tuple(timed_out)))
     if faults:
         raise PartyError.joined(faults)
     return replies
-
-
-def _fault(name: str, reply: Message, reply_type: type[Any]) -> PartyError:
-    """Describe an error reply or a reply of the wrong type."""
-    if isinstance(reply, ErrorReply):
-        return PartyError(f"party {name!r} rejected the request: {reply.text}", (name,), "refused")
-    text = f"party {name!r}: expected {reply_type.__name__}, got {type(reply).__name__}"
-    return PartyError(text, (name,), "wrong")
 
 
 def _wait(party: RemoteParty, future: Future[Message], started: float) -> Message | None:

@@ -5,23 +5,18 @@ request that is sent again gets the same reply and has no second effect.
 """
 
 import threading
-import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from xvfl.errors import MatchingError, WireError, XVFLError
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
+from xvfl.wire.limited_log import LimitedLog, LogEvent
 from xvfl.wire.messages import Done, End, ErrorReply, Hello, Message
 
 COMPUTE_LOCK = threading.Lock()
 """Torch has one global random stream per process: parties in one process take turns to compute."""
-
-MAX_LINES, INTERVAL_S = 100, 60.0
-"""Lines about rejected requests that are logged within so many seconds; more are counted."""
-
 
 Replies = Mapping[type[Any], Callable[[Any], Message]]
 """Functions that reply to requests, by the type of the request."""
@@ -48,7 +43,7 @@ class RequestEndpoint:
     def __init__(
         self,
         hello: Hello,
-        log_event: Callable[[Mapping[str, Any]], None],
+        log_event: LogEvent,
         replies: Replies,
         refusal: str,
     ) -> None:
@@ -61,7 +56,8 @@ class RequestEndpoint:
         self._lock = threading.Lock()
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._last_request_id = 0
-        self._recent, self._not_logged = deque[float](maxlen=MAX_LINES), 0
+        # A coordinator can repeat wrong requests at will.
+        self._log_problem = LimitedLog(log_event)
 
     def handle(self, frame: bytes) -> bytes:
         """Handle an encoded request and return the encoded reply."""
@@ -91,8 +87,11 @@ class RequestEndpoint:
     def _dispatch(self, message: Message) -> Message:
         """Carry out a request and return the reply."""
         kind = type(message)
-        if kind not in self.restarts:
-            self._check_fresh(message)
+        if kind not in self.restarts and message.request_id <= self._last_request_id:
+            raise WireError(
+                f"{kind.__name__}: expected a request id above {self._last_request_id}, got "
+                f"{message.request_id}: stale or replayed"
+            )
         if isinstance(message, End):
             self.end_reason = message.reason
             return Done(message.request_id, 0)
@@ -103,14 +102,6 @@ class RequestEndpoint:
     def _discard(self) -> None:
         """Discard partial state after an unexpected exception."""
 
-    def _check_fresh(self, message: Message) -> None:
-        """Reject a request that is not newer than the last one."""
-        if message.request_id <= self._last_request_id:
-            raise WireError(
-                f"{type(message).__name__}: expected a request id above {self._last_request_id}, "
-                f"got {message.request_id}: stale or replayed"
-            )
-
     def _reject(self, frame: bytes, error: Exception, text: str) -> bytes:
         self.n_rejected += 1
         known = len(frame) >= codec.OVERHEAD
@@ -119,13 +110,3 @@ class RequestEndpoint:
         text = one_line(text)
         self._log_problem({"event": "request_rejected", "request_id": request_id, "reason": text})
         return codec.encode(ErrorReply(request_id, type(error).__name__, text))
-
-    def _log_problem(self, event: Mapping[str, Any]) -> None:
-        """Log what a coordinator can repeat at will, without filling the disk."""
-        now = time.monotonic()
-        if len(self._recent) == MAX_LINES and now < self._recent[0] + INTERVAL_S:
-            self._not_logged += 1
-            return
-        self._recent.append(now)
-        count, self._not_logged = self._not_logged, 0
-        self._log_event({**event, "not_logged": count} if count else event)

@@ -1,36 +1,25 @@
-"""A party's limits on interactive training: what a coordinator can make it compute.
+"""A party's limits on a coordinator: ε of its uploads, and the settings of interactive training.
 
 A party takes part in interactive training only with partners that it trusts: with gradients of its
-choice, a coordinator can train the party's net to reveal features. The limits bound sizes, not what
-is learned.
+choice, a coordinator can train the party's net to reveal features.
 """
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 
-import torch
-
-from xvfl.config import METHOD_NAMES, LossConfig, NetConfig, PrivacyConfig
+from xvfl.config import METHOD_NAMES
 from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.run_settings import RunSettings
-from xvfl.methods.build import build_parties
-from xvfl.nets.numbers import N_FREQUENCIES
 from xvfl.options import require_resolved
-from xvfl.primitives.layout import Layout
 from xvfl.wire.texts import PLAIN_NAME
 
 MAX_SIZE = 4096
-"""Largest size of a net; `max_parameters` bounds all together."""
+"""Largest size of a net."""
 
 
 @dataclass(frozen=True)
 class RequestLimits:
     """Limits of a party on what a coordinator may request."""
 
-    max_parameters: int = 25_000_000
-    """Largest number of parameters of the party's nets."""
-    max_batch_bytes: int = 2**31
-    """Largest estimated memory of the copies of rows in one request, in bytes. Of images, the
-    estimate counts two layers; deep nets take several times as much."""
     max_epsilon: float | None = None
     """Largest ε of differential privacy of a row, over all versions of the party's encoder
     together. By default it is not limited; with it, the party takes no part in interactive
@@ -39,11 +28,9 @@ class RequestLimits:
     """The δ at which `max_epsilon` applies."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"limits.{each.name}: expected above 0, got {value}")
-        if not self.max_delta < 1:
+        if self.max_epsilon is not None and self.max_epsilon <= 0:
+            raise ConfigError(f"limits.max_epsilon: expected above 0, got {self.max_epsilon}")
+        if not 0 < self.max_delta < 1:
             raise ConfigError(f"limits.max_delta: expected between 0 and 1, got {self.max_delta}")
 
     def check(self, settings: RunSettings) -> None:
@@ -69,40 +56,3 @@ class RequestLimits:
         for name, value in asdict(settings.net).items():
             if isinstance(value, int) and not 0 <= value <= MAX_SIZE:
                 raise WireError(f"Begin: {name}: expected up to {MAX_SIZE}, got {value}")
-
-    def check_parameters(self, layout: Layout, settings: RunSettings) -> None:
-        """Refuse nets with too many parameters."""
-        count = count_parameters(layout, settings.net, settings.method, settings.privacy)
-        if count > self.max_parameters:
-            raise WireError(
-                f"Begin: this party allows nets of {self.max_parameters} parameters, got {count}; "
-                "lower `hidden_dim`, `embedding_dim` or `members`, or the party's operator can "
-                "raise limits.max_parameters"
-            )
-
-
-UNLIMITED = RequestLimits(2**60, 2**60)
-"""For a party that trusts the coordinator, such as the coordinator's own."""
-
-
-def count_parameters(layout: Layout, config: NetConfig, method: str, privacy: PrivacyConfig) -> int:
-    """Count the parameters of a party's nets, without memory for them."""
-    single = replace(config, members=1)
-    with torch.device("meta"):
-        (net,) = build_parties(
-            {"": layout}, single, LossConfig(method=method), [0], privacy=privacy
-        ).values()
-    return config.members * sum(each.numel() for each in net.parameters())
-
-
-def copy_bytes(layout: Layout, config: NetConfig) -> int:
-    """Estimate the memory of one copy of a row in a training step; of images, in two layers."""
-    if layout.image is not None:
-        channels, height, width = layout.image
-        return 4 * height * width * (channels + 1 + 2 * config.base_channels)
-    numbers = sum(feature.kind == "numeric" for feature in layout.features)
-    waves = numbers * (4 * N_FREQUENCIES + 2 * (config.number_embedding_dim or 0))
-    inputs = layout.encoded + layout.raw + (waves if config.number_embedding_dim else 0)
-    bottom = inputs + 4 * config.hidden_dim + 2 * config.embedding_dim
-    completer = 4 * config.hidden_dim + 3 * layout.encoded
-    return 4 * config.members * (bottom + completer)

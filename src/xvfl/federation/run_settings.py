@@ -29,12 +29,6 @@ class RunSettings:
     privacy: PrivacyConfig = NO_PROTECTION
     """Whether embeddings are bounded."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= (self.unmasked_copies or 0.0) < 1:
-            raise ConfigError(
-                f"unmasked_copies: expected a share from 0 to below 1, got {self.unmasked_copies}"
-            )
-
 
 def parse_run_settings(text: str) -> RunSettings:
     """Parse a run's settings from JSON."""

@@ -96,10 +96,7 @@ class SplitFederation:
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Embed a batch at every party, in each view; `needed` is ignored. (M·B, k, v, d)"""
         assert rows.runs == self.members
-        return split_members(self._request_embeddings(rows.first_run(), views), self.members)
-
-    def _request_embeddings(self, rows: Rows, views: Sequence[View]) -> Tensor:
-        """Request the embeddings of a batch. (B, k, v, M·d)"""
+        rows = rows.first_run()
         request_id, handles = self.next_request_id(), rows.handles.cpu().int()
         step, names = int(rows.step), tuple(views)
         requests = []
@@ -116,44 +113,42 @@ class SplitFederation:
             values = party.check("embeddings", reply.values, shape, rows.weight.dtype)
             values = values.to(rows.y.device)
             embeddings.append(values.new_zeros(len(rows), *shape[1:]).index_copy(0, at, values))
-        leaf = self._leaf(torch.stack(embeddings, 1))
+        leaf = torch.stack(embeddings, 1).requires_grad_(self.training)
         self._calls.append(_RemoteCall(request_id, leaf, held))
-        return leaf
+        return split_members(leaf, self.members)
 
     def complete(
         self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
     ) -> Tensor:
         """Embed the last batch, completed from each party's cue. (M·B, k, d)"""
         cues = join_members(cues, self.members)
-        # The masks depend on the rows alone: they are the same for every member.
-        count = len(cues)
-        completed = self._request_completions(
-            cues, replace_observed[:count], None if needed is None else needed[:count]
-        )
-        return split_members(completed, self.members)
-
-    def _request_completions(
-        self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None
-    ) -> Tensor:
-        """Request the embeddings of the last batch, completed from cues (B, k, M·d)."""
-        request_id = self.next_request_id()
+        # The mask depends on the rows alone: it is the same for every member.
+        replaced, request_id = replace_observed[: len(cues)], self.next_request_id()
         embedded = next(call for call in reversed(self._calls) if call.cues is None)
         requests = [
-            Complete(request_id, embedded.tensor_id, cues[:, i].detach(), replace_observed)
+            Complete(request_id, embedded.tensor_id, cues[:, i].detach(), replaced)
             for i in range(len(self.parties))
         ]
-        replies = request_all(self.parties, requests, Completed)
+        completed = self._request_rows(requests, Completed, "completed embeddings", cues)
+        leaf = completed.requires_grad_(self.training)
+        self._calls.append(_RemoteCall(request_id, leaf, cues=cues))
+        return split_members(leaf, self.members)
+
+    def _request_rows(
+        self,
+        requests: Sequence[Complete | Backward],
+        reply_type: type[Completed] | type[CueGradient],
+        name: str,
+        cues: Tensor,
+    ) -> Tensor:
+        """Request values of the shape of the cues from every party. (B, k, M·d)"""
+        replies = request_all(self.parties, requests, reply_type)
         shape = (len(cues), self.message_width)
-        completed = [
-            party.check("completed embeddings", reply.values, shape, cues.dtype)
+        values = [
+            party.check(name, reply.values, shape, cues.dtype)
             for party, reply in zip(self.parties, replies, strict=True)
         ]
-        leaf = self._leaf(torch.stack(completed, 1).to(cues.device))
-        self._calls.append(_RemoteCall(request_id, leaf, cues=cues))
-        return leaf
-
-    def _leaf(self, values: Tensor) -> Tensor:
-        return values.requires_grad_(self.training)
+        return torch.stack(values, 1).to(cues.device)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the loss at the coordinator and at every party."""
@@ -166,7 +161,9 @@ class SplitFederation:
                 for i in range(len(self.parties))
             ]
             if call.cues is not None and call.cues.requires_grad:
-                cue_gradients = self._request_cue_gradients(gradients, call.cues)
+                request_id = self.next_request_id()
+                requests = [Backward(request_id, each) for each in gradients]
+                cue_gradients = self._request_rows(requests, CueGradient, "cue gradient", call.cues)
                 torch.autograd.backward(call.cues, cue_gradients, retain_graph=True)
                 continue
             for of_party, gradient in zip(pending, gradients, strict=True):
@@ -214,17 +211,6 @@ class SplitFederation:
             party.take_pending()
         self.counters.update = update
         return self.next_request_id()
-
-    def _request_cue_gradients(self, gradients: Sequence[Gradient], cues: Tensor) -> Tensor:
-        request_id = self.next_request_id()
-        requests = [Backward(request_id, each) for each in gradients]
-        replies = request_all(self.parties, requests, CueGradient)
-        shape = (len(cues), self.message_width)
-        values = [
-            party.check("cue gradient", reply.values, shape, cues.dtype)
-            for party, reply in zip(self.parties, replies, strict=True)
-        ]
-        return torch.stack(values, 1).to(cues.device)
 
     def next_request_id(self) -> int:
         """Return a new request id."""

@@ -66,9 +66,8 @@ def build_parties(
         ]
         bottom = branches[0] if spec.branches == 1 else nets.ParallelBottoms(branches)
         if privacy.bounded:
-            bottom = nn.Sequential(bottom, nn.Tanh())
-        if privacy.trains_encoders:
-            bottom = nn.Sequential(bottom, Whitening(d))
+            whitening = [Whitening(d)] if privacy.trains_encoders else []
+            bottom = nn.Sequential(bottom, nn.Tanh(), *whitening)
         if not spec.completes:
             return PartyNet(layout, bottom, nets.NoCompleter())
         completer = custom_net((completers or {}).get(name), layout, d)

@@ -19,7 +19,6 @@ from xvfl.service.uploads.withdrawals import (
     enforce_terms,
     remember_certificate,
 )
-from xvfl.wire.handshake_log import log_failed_handshakes
 from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello, Message
 from xvfl.wire.server import CoordinatorServer
@@ -73,8 +72,7 @@ def listen(
         on_recheck=enforce,
     )
     try:
-        with log_failed_handshakes(server.count_rejection):
-            yield server
+        yield server
     finally:
         server.close()
 

@@ -7,7 +7,7 @@ from typing import Literal
 from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.config import EncoderConfig, TableOptions, UploadTerms
 from xvfl.data.sources import Source
-from xvfl.federation.request_limits import UNLIMITED, RequestLimits
+from xvfl.federation.request_limits import RequestLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import read_source
 from xvfl.service.config import CoordinatorConfig, MatchingConfig, PartyProcessConfig
@@ -28,7 +28,7 @@ class PartyInputs:
     """Public key that verifies a released head."""
     device: str = "cpu"
     limits: RequestLimits = RequestLimits()
-    """Limits on a coordinator's requests in interactive training."""
+    """Limits on a coordinator."""
     training: Literal["upload", "interactive"] = "upload"
     encoder: EncoderConfig = EncoderConfig()
     terms: UploadTerms = UploadTerms()
@@ -69,7 +69,6 @@ class PartyInputs:
             config.matching,
             party.id_column,
             state / PUBLIC_KEY,
-            limits=UNLIMITED,
             training="upload" if uploads else "interactive",
             encoder=party.encoder,
         )

@@ -17,7 +17,6 @@ from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
 from xvfl.federation.endpoint import Endpoint, PartyRun
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.request_limits import copy_bytes
 from xvfl.federation.run_settings import RunSettings
 from xvfl.matching import PartyMatch
 from xvfl.methods.build import build_parties
@@ -74,14 +73,13 @@ class PartyService:
 
     def _start_run(self, settings: RunSettings, training: Tensor) -> PartyRun:
         """Encode the matched rows and build the net."""
-        match, limits = self.table.match, self.inputs.limits
+        match = self.table.match
         if match is None:
             raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
         name, device = self.inputs.name, choose_device(self.inputs.device)
-        limits.check(settings)
+        self.inputs.limits.check(settings)
         folder = self.inputs.folder
         encoder = self._encoder(match, training)
-        limits.check_parameters(encoder.layout, settings)
         rows = encode(encoder, take_rows(self.inputs.source, match.rows))
         table = to_party_table(encoder.layout, rows)
         seeds = [run_seed(load_secret(folder), settings.run)]
@@ -104,8 +102,7 @@ class PartyService:
             folder.write_json(ENCODER, encoder.to_dict())
         self._folder.save_run(settings, full_threshold)
         levels = observation_levels(table.observed, full_threshold)
-        max_copies = limits.max_batch_bytes / copy_bytes(encoder.layout, settings.net)
-        return PartyRun(worker, levels, max_copies)
+        return PartyRun(worker, levels)
 
     def _encoder(self, match: PartyMatch, training: Tensor) -> Encoder:
         """Load the encoder; before the first accepted run, fit it on the training rows."""

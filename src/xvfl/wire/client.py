@@ -12,11 +12,12 @@ from typing import Any
 
 import grpc
 
-from xvfl.errors import CertificateError, PartyError, RunError, WireError, XVFLError
+from xvfl.errors import PartyError, RunError, WireError, XVFLError
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
-from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof
+from xvfl.wire.messages import Challenge, Hello, Message, Proof
 from xvfl.wire.tls import CALL_PATH, PATH, Tls, channel_options
 from xvfl.wire.tls_diagnosis import diagnose_tls
 
@@ -25,7 +26,7 @@ MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 DUPLICATE_TIMEOUT_S = 30.0
 """How long to retry while the coordinator is still connected to an older process of this party."""
 MAX_TLS_FAILURES = 3
-"""Consecutive TLS handshakes that fail for the same reason before the client gives up."""
+"""Consecutive TLS handshakes that fail before the client gives up."""
 PERMANENT = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -64,7 +65,7 @@ class PartyClient:
         hello: Callable[[], Hello],
         handle: Callable[[bytes], bytes],
         is_over: Callable[[], bool],
-        log_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        log_event: LogEvent = lambda event: None,
         max_bytes: int = codec.MAX_FRAME_BYTES,
         reconnect_timeout: float = 3600.0,
         check_proof: CheckProof = lambda nonce, proof: None,
@@ -85,6 +86,8 @@ class PartyClient:
         self.connected = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: Any = None
+        self._problem = ""
+        """Why this party ends the connection."""
 
     def call(self, message: Message, timeout: float) -> Message:
         """Send a request to the coordinator from another thread; raise without a timely reply."""
@@ -131,7 +134,9 @@ class PartyClient:
             ended = session.result()
             if self._is_over():
                 break
-            why = None if ended.greeted else await self._reason(ended.code)
+            why = None
+            if not ended.greeted and ended.code == grpc.StatusCode.UNAVAILABLE:
+                why = await asyncio.to_thread(diagnose_tls, self._address, self._tls)
             wait = policy.next_wait(ended, why)
             self._log_event(
                 {
@@ -143,16 +148,10 @@ class PartyClient:
             await asyncio.wait({waiting}, timeout=wait)
         waiting.cancel()
 
-    async def _reason(self, code: grpc.StatusCode) -> str | None:
-        if code != grpc.StatusCode.UNAVAILABLE:
-            return None
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, diagnose_tls, self._address, self._tls)
-
     async def _session(self) -> _Session:
         """Serve one connection."""
         greeted = received = False
-        loop, problem = asyncio.get_running_loop(), ""
+        self._problem = ""
         async with grpc.aio.secure_channel(
             self._address, self._credentials, options=self._options
         ) as channel:
@@ -162,15 +161,17 @@ class PartyClient:
                 nonce = secrets.token_bytes(NONCE_BYTES)
                 await call.write(codec.encode(Challenge(0, nonce)))
                 if (frame := await self._read(call, SMALL_BYTES)) is not None:
-                    proof = _proof(frame)
-                    await loop.run_in_executor(None, self._check_proof, nonce, proof)
+                    proof = codec.decode(frame, SMALL_BYTES)
+                    if not isinstance(proof, Proof):
+                        raise WireError(f"expected Proof first, got {type(proof).__name__}")
+                    await asyncio.to_thread(self._check_proof, nonce, proof)
                     greeted = self.connected = True
-                    self._loop, self._channel = loop, channel
+                    self._loop, self._channel = asyncio.get_running_loop(), channel
                     checking = asyncio.create_task(self._check_again(call, nonce, proof))
                     await call.write(codec.encode(self._hello()))
                 while frame is not None and (frame := await self._read(call, self._max_bytes)):
                     received = True
-                    reply = await loop.run_in_executor(None, self._handle, frame)
+                    reply = await asyncio.to_thread(self._handle, frame)
                     for chunk in split_frame(reply):
                         await call.write(chunk)
                     if self._is_over():
@@ -179,19 +180,18 @@ class PartyClient:
                 pass
             except asyncio.CancelledError:
                 # A call that `_check_again` has cancelled raises this, too.
-                if checking is None or not checking.done():
+                if not self._problem:
                     raise
             except WireError as error:
                 raise PartyError(f"the coordinator at {self._address}: {error}") from error
             except XVFLError as error:
-                problem = str(error)
+                self._problem = str(error)
             finally:
                 self.connected, self._channel = False, None
                 if checking is not None:
                     checking.cancel()
-                    problem = problem or await _problem(checking)
-            if problem:
-                return _Session(False, received, grpc.StatusCode.ABORTED, problem)
+            if self._problem:
+                return _Session(False, received, grpc.StatusCode.ABORTED, self._problem)
             text = one_line(await call.details() or "the connection was closed")
             return _Session(greeted, received, await call.code(), text)
 
@@ -205,16 +205,15 @@ class PartyClient:
 
     async def _check_again(self, call: Any, nonce: bytes, proof: Proof) -> None:
         """Cancel the call when the coordinator's certificate is not trusted any more."""
-        loop = asyncio.get_running_loop()
-        while True:
+        while not self._problem:
             await asyncio.sleep(self._recheck)
             try:
-                await loop.run_in_executor(None, self._check_proof, nonce, proof)
+                await asyncio.to_thread(self._check_proof, nonce, proof)
+            except XVFLError as error:
+                self._problem = str(error)
             except Exception as error:
-                call.cancel()
-                if isinstance(error, XVFLError):
-                    raise
-                raise CertificateError(f"the certificate cannot be checked ({error!r})") from error
+                self._problem = f"the certificate cannot be checked ({error!r})"
+        call.cancel()
 
 
 def call_coordinator(
@@ -229,9 +228,9 @@ def call_coordinator(
         call = channel.unary_unary(CALL_PATH)
         try:
             reply = call(codec.encode(Challenge(0, nonce)), timeout=timeout)
-            if isinstance(proof := codec.decode(reply, CHUNK_BYTES), ErrorReply):
+            if not isinstance(proof := codec.decode(reply, CHUNK_BYTES), Proof):
                 return proof
-            check_proof(nonce, _proof(reply))
+            check_proof(nonce, proof)
             reply = call(codec.encode(message), timeout=timeout)
         except grpc.RpcError as error:
             details = error.details() if isinstance(error, grpc.Call) else str(error)
@@ -239,24 +238,6 @@ def call_coordinator(
                 f"no reply of the coordinator at {address}: {one_line(str(details))}"
             ) from error
     return codec.decode(reply, CHUNK_BYTES)
-
-
-def _proof(frame: bytes) -> Proof:
-    message = codec.decode(frame, SMALL_BYTES)
-    if not isinstance(message, Proof):
-        raise WireError(f"expected Proof first, got {type(message).__name__}")
-    return message
-
-
-async def _problem(checking: "asyncio.Task[None]") -> str:
-    """Return why the check of the coordinator failed, or an empty string."""
-    try:
-        await checking
-    except asyncio.CancelledError:
-        return ""
-    except XVFLError as error:
-        return str(error)
-    return ""
 
 
 class _ReconnectPolicy:
@@ -267,7 +248,7 @@ class _ReconnectPolicy:
         self._last_contact = time.monotonic()
         self._wait = MIN_BACKOFF_S
         self._duplicate_since: float | None = None
-        self._last_reason, self._n_same = "", 0
+        self._n_tls_failures = 0
 
     def next_wait(self, ended: _Session, why: str | None) -> float:
         """Return the seconds to wait; raise if a reconnection would not help."""
@@ -282,10 +263,8 @@ class _ReconnectPolicy:
             self._duplicate_since and now - self._duplicate_since > DUPLICATE_TIMEOUT_S
         ):
             raise PartyError(f"the coordinator at {self._address} rejected the connection: {text}")
-        same = why is not None and why == self._last_reason
-        self._n_same = self._n_same + 1 if same else 1
-        self._last_reason = why or ""
-        if why is not None and self._n_same >= MAX_TLS_FAILURES:
+        self._n_tls_failures = self._n_tls_failures + 1 if why else 0
+        if self._n_tls_failures >= MAX_TLS_FAILURES:
             raise PartyError(f"no connection to {self._address}: {why}")
         if now - self._last_contact > self._give_up_s:
             raise RunError(f"no coordinator at {self._address} for {self._give_up_s:.0f} s: {text}")

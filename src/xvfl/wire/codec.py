@@ -37,7 +37,6 @@ DTYPES: dict[int, torch.dtype] = {
     6: torch.int64,
     7: torch.uint8,
     8: torch.bool,
-    9: torch.int8,
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
@@ -200,13 +199,9 @@ class _Reader:
         data = self._take(prod(shape) * dtype.itemsize)
         if not data:
             # An empty tensor may have any size in its other dimensions: it needs no memory.
-            return torch.empty(_check_size(shape), dtype=dtype)
+            if prod(max(size, 1) for size in shape) >= 2**62:
+                raise WireError(f"tensor: expected a shape that fits in memory, got {shape}")
+            return torch.empty(shape, dtype=dtype)
         if dtype == torch.bool and max(data) > 1:
             raise WireError("tensor: expected bool values 0 or 1")
         return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
-
-
-def _check_size(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if prod(max(size, 1) for size in shape) >= 2**62:
-        raise WireError(f"tensor: expected a shape that fits in memory, got {shape}")
-    return shape

@@ -7,7 +7,7 @@ transfers arrays by reference, which takes five times as long. Needs the extra `
 
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -75,9 +75,6 @@ class FlareTransport:
                     reply.set_exception(PartyError(str(error), (self._site.name,)))
                     return
                 time.sleep(RETRY_S)
-            except WireError as error:
-                reply.set_exception(PartyError(str(error), (self._site.name,)))
-                return
             except RunAborted:
                 reply.set_exception(RunError("the FLARE job was aborted"))
                 return
@@ -137,9 +134,7 @@ class FlareCoordinator:
         transports: dict[str, Transport] = {
             site.name: FlareTransport(site) for site in collab.clients
         }
-        run: Callable[[Mapping[str, Transport], Mapping[str, Any]], None] = import_function(
-            self.run
-        )
+        run = import_function(self.run)
         try:
             run(transports, collab.context.app.get_props())
         finally:

@@ -11,15 +11,32 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from xvfl.errors import RunError
 from xvfl.wire.limits import HELLO_TIMEOUT_S, MAX_PENDING
 
-BUFFER_BYTES = 2**18
-"""Bytes held for a side that does not read."""
+BUFFER_BYTES = 2**17
+"""Bytes read at once; about twice as many are held for a side that does not read."""
 BACKLOG = 128
+NO_HANDSHAKE = (
+    "the TLS handshake failed: the client does not use TLS, or has no valid certificate of the CA "
+    "trusted here"
+)
+
+
+@dataclass(eq=False)
+class _Client:
+    """A connection of a client, and gRPC's name of it once its first bytes have arrived."""
+
+    address: str
+    writer: asyncio.StreamWriter
+    name: str = ""
+    timer: asyncio.TimerHandle | None = None
+    """Closes the connection while it is pending; None afterwards."""
+    opened: bool = False
+    """Whether it has opened a stream: its TLS handshake was successful."""
 
 
 class Front:
@@ -32,7 +49,7 @@ class Front:
         self,
         folder: Path,
         max_pending: int = MAX_PENDING,
-        on_drop: Callable[[str], None] = lambda address: None,
+        on_drop: Callable[[str, str], None] = lambda address, reason: None,
         timeout: float = HELLO_TIMEOUT_S,
     ) -> None:
         """Forward to the Unix socket `folder`/grpc.
@@ -44,17 +61,14 @@ class Front:
         max_pending
             Largest number of pending connections.
         on_drop
-            Receives the address of every pending connection that is closed.
+            Receives the address of every connection that is closed before its `Hello`, and why.
         timeout
             Seconds that a connection may be pending.
         """
         self.target = folder / "grpc"
         self._max_pending = max_pending
-        self._on_drop, self.timeout = on_drop, timeout
-        self.rule = f"no Hello within {timeout:g} s, or more than {max_pending} such connections"
-        """Why pending connections are closed."""
-        self._clients: dict[_Client, None] = {}
-        self._names: dict[str, _Client] = {}
+        self._on_drop, self._timeout = on_drop, timeout
+        self._clients: list[_Client] = []
         self._n_names = 0
         self._servers: list[asyncio.Server] = []
 
@@ -79,7 +93,9 @@ class Front:
                 ) from error
             number = int(listening.getsockname()[1])
             self._servers.append(
-                await loop.create_server(lambda: _Client(self), sock=listening, backlog=BACKLOG)
+                await asyncio.start_server(
+                    self._accept, sock=listening, backlog=BACKLOG, limit=BUFFER_BYTES
+                )
             )
         return number
 
@@ -88,166 +104,112 @@ class Front:
         for server in self._servers:
             server.close()
         for client in list(self._clients):
-            client.abort()
+            client.writer.transport.abort()
         await asyncio.sleep(0)
 
-    def admit(self, peer: str) -> None:
-        """Take a connection out of the pending ones; `peer` is gRPC's name of it."""
-        if (client := self._names.get(peer)) is not None:
-            client.set_pending(False)
-
-    def return_to_pending(self, peer: str) -> None:
-        """Count a connection as pending again, because its stream has ended."""
-        client = self._names.get(peer)
-        if client is not None and not client.pending:
-            client.set_pending(True)
+    def set_pending(self, peer: str, pending: bool) -> None:
+        """Count a connection as pending, or not any more; `peer` is gRPC's name of it."""
+        for client in self._find(peer):
+            client.opened = True
+            self._set_pending(client, pending)
 
     def drop(self, peer: str) -> None:
         """Close a connection; do nothing if it is closed already."""
-        if (client := self._names.get(peer)) is not None:
-            client.abort()
+        for client in self._find(peer):
+            client.writer.transport.abort()
 
     def address(self, peer: str) -> str | None:
         """Return the IP address of a connection."""
-        client = self._names.get(peer)
-        return None if client is None else client.address
+        return next((client.address for client in self._find(peer)), None)
 
-    def add(self, client: "_Client") -> None:
-        """Register a new connection; close another one if too many are pending."""
-        self._clients[client] = None
+    def _find(self, peer: str) -> list[_Client]:
+        return [each for each in self._clients if each.name == peer]
+
+    def _set_pending(self, client: _Client, pending: bool) -> None:
+        if client.timer is not None and not pending:
+            client.timer.cancel()
+            client.timer = None
+        elif client.timer is None and pending:
+            loop = asyncio.get_running_loop()
+            client.timer = loop.call_later(self._timeout, self._expire, client)
+
+    def _expire(self, client: _Client) -> None:
+        """Close a pending connection."""
+        rule = f"no Hello within {self._timeout:g} s, or more than {self._max_pending} connections"
+        self._on_drop(client.address, f"{rule} without it")
+        self._set_pending(client, False)
+        client.writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward a connection until one side closes it; with too many, close a pending one."""
+        peer = writer.get_extra_info("peername")
+        client = _Client(str(peer[0]) if peer else "?", writer)
+        self._clients.append(client)
+        self._set_pending(client, True)
         pending: dict[str, list[_Client]] = {}
         for each in self._clients:
-            if each.pending:
+            if each.timer is not None:
                 pending.setdefault(each.address, []).append(each)
         if sum(map(len, pending.values())) > self._max_pending:
-            self.expire(max(pending.values(), key=len)[0])
+            self._expire(max(pending.values(), key=len)[0])
+        try:
+            # The socket to gRPC is opened when the client sends its first byte.
+            if first := await reader.read(BUFFER_BYTES):
+                await self._forward(client, first, reader)
+        except ConnectionError:
+            pass
+        except OSError as error:
+            message = "a connection was closed because it could not be forwarded"
+            context = {"message": message, "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        finally:
+            await _close(writer)
+            self._set_pending(client, False)
+            self._clients.remove(client)
+            if client.name.startswith("unix:"):
+                Path(client.name.removeprefix("unix:")).unlink(missing_ok=True)
 
-    def bind(self, client: "_Client", connection: socket.socket) -> None:
-        """Give the socket to gRPC a name that identifies the connection."""
+    async def _forward(self, client: _Client, first: bytes, reader: asyncio.StreamReader) -> None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.setblocking(False)
+            client.name = self._bind(connection)
+            await asyncio.get_running_loop().sock_connect(connection, str(self.target))
+            from_grpc, to_grpc = await asyncio.open_unix_connection(
+                sock=connection, limit=BUFFER_BYTES
+            )
+            to_grpc.write(first)
+            copies = [
+                asyncio.create_task(_copy(reader, to_grpc)),
+                asyncio.create_task(_copy(from_grpc, client.writer)),
+            ]
+            done, _ = await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+            if copies[1] in done and not client.opened:
+                self._on_drop(client.address, NO_HANDSHAKE)
+            for copy in copies:
+                copy.cancel()
+            await _close(to_grpc)
+            await asyncio.gather(*copies, return_exceptions=True)
+
+    def _bind(self, connection: socket.socket) -> str:
+        """Give the socket to gRPC a name that identifies the connection; return gRPC's form."""
         if sys.platform == "linux":
             # A name chosen by the kernel, outside the file system: works with a full disk, too.
             connection.bind("")
-            client.name = f"unix-abstract:{connection.getsockname()[1:].decode()}"
-        else:
-            self._n_names += 1
-            path = self.target.with_name(str(self._n_names))
-            connection.bind(str(path))
-            client.name = f"unix:{path}"
-        self._names[client.name] = client
-
-    def remove(self, client: "_Client") -> None:
-        """Forget a closed connection."""
-        self._clients.pop(client, None)
-        self._names.pop(client.name, None)
-        if client.name.startswith("unix:"):
-            Path(client.name.removeprefix("unix:")).unlink(missing_ok=True)
-
-    def expire(self, client: "_Client") -> None:
-        """Close a pending connection."""
-        self._on_drop(client.address)
-        client.abort()
+            return f"unix-abstract:{connection.getsockname()[1:].decode()}"
+        self._n_names += 1
+        path = self.target.with_name(str(self._n_names))
+        connection.bind(str(path))
+        return f"unix:{path}"
 
 
-class _Side(asyncio.Protocol):
-    """One of the two sockets of a forwarded connection."""
-
-    transport: asyncio.Transport
-
-    def __init__(self) -> None:
-        self.other: _Side | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=BUFFER_BYTES)
-
-    def data_received(self, data: bytes) -> None:
-        assert self.other is not None
-        self.other.transport.write(data)
-
-    def pause_writing(self) -> None:
-        if self.other is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None:
-            self.other.transport.resume_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.other is not None:
-            # Closes after the bytes in its buffer are sent.
-            self.other.transport.close()
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(BUFFER_BYTES):
+        writer.write(data)
+        await writer.drain()
 
 
-class _Client(_Side):
-    """The socket of a client. The socket to gRPC is opened when the client sends its first byte."""
-
-    def __init__(self, front: Front) -> None:
-        super().__init__()
-        self._front = front
-        self.address, self.pending = "?", True
-        self.name = ""
-        self._early: list[bytes] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        name: Any = transport.get_extra_info("peername")
-        self.address = str(name[0]) if name else "?"
-        self._front.add(self)
-        self.set_pending(True)
-
-    def set_pending(self, pending: bool) -> None:
-        self.pending = pending
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        if pending:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._front.timeout, self._front.expire, self)
-
-    def abort(self) -> None:
-        self.set_pending(False)
-        self.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            super().data_received(data)
-            return
-        self.transport.pause_reading()
-        self._early.append(data)
-        if len(self._early) == 1:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-
-    async def _open(self) -> None:
-        loop, connection = asyncio.get_running_loop(), None
-        try:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.setblocking(False)
-            self._front.bind(self, connection)
-            await loop.sock_connect(connection, str(self._front.target))
-            other = _Side()
-            other.other = self
-            await loop.create_unix_connection(lambda: other, sock=connection)
-        except OSError as error:
-            if connection is not None:
-                connection.close()
-            self.transport.abort()
-            message = "a connection was closed because it could not be forwarded"
-            loop.call_exception_handler({"message": message, "exception": error})
-            return
-        if self.transport.is_closing():
-            other.transport.abort()
-            return
-        self.other = other
-        for each in self._early:
-            other.transport.write(each)
-        self._early.clear()
-        self.transport.resume_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        super().connection_lost(error)
-        with suppress(OSError):
-            self._front.remove(self)
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection after the bytes in its buffer are sent."""
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()

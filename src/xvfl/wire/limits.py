@@ -64,10 +64,8 @@ def reply_limit(
     """
 
     def limit(request: Message, hello: Hello) -> int:
-        if isinstance(request, Embed) and row_bytes is not None:
-            needed = request.handles.numel() * len(request.views) * row_bytes
-        elif isinstance(request, EmbedRows) and row_bytes is not None:
-            # Five bytes for the status and the observed share of a row.
+        if isinstance(request, Embed | EmbedRows) and row_bytes is not None:
+            # Five bytes for the status and the observed share of a row of a prediction.
             needed = request.handles.numel() * (len(request.views) * row_bytes + 5)
         elif isinstance(request, Complete):
             needed = request.cue.nbytes
@@ -92,9 +90,6 @@ def reply_limit(
 
 def split_frame(frame: bytes) -> Iterator[bytes]:
     """Split a frame into chunks."""
-    if len(frame) <= CHUNK_BYTES:
-        yield frame
-        return
     view = memoryview(frame)
     for start in range(0, len(frame), CHUNK_BYTES):
         yield bytes(view[start : start + CHUNK_BYTES])

@@ -7,9 +7,8 @@ again, the open request is sent again, and the party replies from its cache.
 import asyncio
 import tempfile
 import threading
-import time
 import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -20,9 +19,9 @@ import grpc
 
 from xvfl.errors import CertificateError, RunError, WireError, XVFLError
 from xvfl.wire import codec
-from xvfl.wire.event_summary import FLUSH_S, INTERVAL_S, EventSummary, LogEvent
 from xvfl.wire.front import Front
 from xvfl.wire.grpc_transport import END_TIMEOUT_S, Connection, GrpcTransport
+from xvfl.wire.limited_log import LimitedLog, LogEvent
 from xvfl.wire.limits import (
     CHUNK_BYTES,
     HELLO_TIMEOUT_S,
@@ -40,10 +39,6 @@ from xvfl.wire.tls import CALL_METHOD, METHOD, SERVICE, Tls, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """Return the coordinator's certificate and its signature, for a nonce and a party's certificate."""
-MAX_LINES = 20
-"""Lines a minute about the connections of one party."""
-DROP_SUMMARY_S = HELLO_TIMEOUT_S + 10
-"""Seconds of dropped connections in the first line about them: includes those that time out."""
 DUPLICATE = "another process of this party is already connected; stop one of them"
 UNLISTED = "this coordinator does not accept this certificate's name; ask its operator"
 NOT_TRUSTED = (
@@ -108,8 +103,7 @@ class CoordinatorServer:
         self._identify, self._check_hello, self._prove = identify, check_hello, prove
         self._log_event, self._recheck = log_event, recheck
         self._hello_timeout, self._answer, self._on_recheck = hello_timeout, answer, on_recheck
-        self._rejections = EventSummary(log_event)
-        self._drops = EventSummary(log_event, delay=min(DROP_SUMMARY_S, 1.5 * hello_timeout))
+        self._limited_log = LimitedLog(log_event)
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._handle_exception)
         self._folder = tempfile.TemporaryDirectory(prefix="xvfl-", ignore_cleanup_errors=True)
@@ -118,7 +112,6 @@ class CoordinatorServer:
         self.transports = {
             name: GrpcTransport(name, self._loop, limit, self._front.drop) for name in names
         }
-        self._recent: dict[str, deque[float]] = {name: deque(maxlen=MAX_LINES) for name in names}
         self._calls: Counter[str] = Counter()
         """Requests of each party that are being answered."""
         self._started: Future[int] = Future()
@@ -145,8 +138,7 @@ class CoordinatorServer:
         finally:
             self._loop.close()
             self._folder.cleanup()
-            for events in (self._rejections, self._drops):
-                events.flush(everything=True)
+            self._limited_log.close()
 
     async def _serve(self) -> None:
         streams = MAX_STREAMS + (MAX_CALLS if self._answer else 0)
@@ -162,11 +154,8 @@ class CoordinatorServer:
         try:
             port = await self._front.listen(self._address)
             tasks = [
-                self._loop.create_task(self._repeat(FLUSH_S, self._flush)),
-                self._loop.create_task(self._repeat(self._recheck, self._check_certificates)),
-                self._loop.create_task(
-                    self._repeat(self._recheck, partial(asyncio.to_thread, self._on_recheck))
-                ),
+                self._loop.create_task(self._repeat(self._check_certificates)),
+                self._loop.create_task(self._repeat(partial(asyncio.to_thread, self._on_recheck))),
             ]
             self._started.set_result(port)
             await self._stop.wait()
@@ -181,18 +170,14 @@ class CoordinatorServer:
             if others:
                 await asyncio.wait(others, timeout=END_TIMEOUT_S)
 
-    async def _repeat(self, seconds: float, action: Callable[[], Any]) -> None:
+    async def _repeat(self, action: Callable[[], Any]) -> None:
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(self._recheck)
             try:
                 await action()
             except Exception as error:
                 # An error must not end the checks of certificates.
-                self._drops.add({"event": "internal_error", "reason": repr(error)})
-
-    async def _flush(self) -> None:
-        for events in (self._rejections, self._drops):
-            events.flush()
+                self._limited_log({"event": "internal_error", "reason": repr(error)})
 
     async def _join(self, unused: Any, stream: Any) -> None:
         peer, name, connection = stream.peer(), "?", None
@@ -208,8 +193,10 @@ class CoordinatorServer:
             self._check_hello(name, hello)
             connection = Connection(stream, hello, certificate)
             transport.connect(connection)
-            self._front.admit(peer)
-            self._log_connection("connected", name, instance_id=hello.instance_id)
+            self._front.set_pending(peer, False)
+            self._limited_log(
+                {"event": "connected", "party": name, "instance_id": hello.instance_id}
+            )
             while (chunk := await stream.read()) is not grpc.aio.EOF:
                 transport.receive(connection, chunk)
             if not connection.assembler.complete:
@@ -232,8 +219,8 @@ class CoordinatorServer:
             await stream.abort(grpc.StatusCode.INTERNAL, INTERNAL)
         finally:
             if connection is not None and self.transports[name].disconnect(connection):
-                self._log_connection("disconnected", name)
-            self._front.return_to_pending(peer)
+                self._limited_log({"event": "disconnected", "party": name})
+            self._front.set_pending(peer, True)
 
     async def _call(self, frame: bytes, context: Any) -> bytes:
         """Answer a request of a party that is connected.
@@ -321,32 +308,21 @@ class CoordinatorServer:
                 transport.fail_open_request("was disconnected: its certificate is not accepted")
                 transport.end(*_status(error))
 
-    def count_rejection(self, event: dict[str, Any]) -> None:
-        """Log a connection that was rejected elsewhere; equal ones in one line."""
-        self._rejections.add(event)
-
-    def _log_connection(self, event: str, name: str, **details: str) -> None:
-        """Log a connection of a party; of a party that connects again and again, a summary."""
-        now, recent = time.monotonic(), self._recent[name]
-        if len(recent) == MAX_LINES and now < recent[0] + INTERVAL_S:
-            self._rejections.add({"event": event, "party": name})
-            return
-        recent.append(now)
-        self._log_event({"event": event, "party": name, **details})
-
     def _reject(self, name: str, reason: str, peer: str) -> None:
-        event = {"event": "connection_rejected", "party": name, "reason": reason}
-        self._rejections.add(event, self._front.address(peer))
+        address = self._front.address(peer)
+        self._limited_log(
+            {"event": "connection_rejected", "party": name, "reason": reason, "address": address}
+        )
 
-    def _on_drop(self, address: str) -> None:
-        self._drops.add({"event": "connections_dropped", "reason": self._front.rule}, address)
+    def _on_drop(self, address: str, reason: str) -> None:
+        self._limited_log({"event": "connection_dropped", "reason": reason, "address": address})
 
     def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log errors that no caller receives, such as a missing file descriptor."""
         error = context.get("exception")
         reason = str(error) if isinstance(error, OSError) else repr(error)
         event = {"event": "connection_error", "reason": f"{context.get('message')}: {reason}"}
-        self._drops.add(event)
+        self._limited_log(event)
 
 
 class UnlistedPartyError(WireError):

@@ -46,7 +46,7 @@ WARNING_EVENTS = {
     "party_left",
     "release_failed",
     "connection_rejected",
-    "connections_dropped",
+    "connection_dropped",
     "unmatched_rows_claimed",
     "internal_error",
     "log_lines_lost",
