@@ -14,7 +14,7 @@ from xvfl.model.dashboard.state_folder import describe_coordinator, describe_par
 from xvfl.model.run_dir import RunDir
 from xvfl.service.release_delivery import use_previous_head
 from xvfl.service.uploads.file_exchange import import_upload
-from xvfl.service.uploads.receipts import store_receipt
+from xvfl.service.uploads.party_withdrawal import store_receipt
 from xvfl.service.uploads.upload_store import REVOKED, find_upload
 from xvfl.service.uploads.withdrawals import withdraw
 from xvfl.system.files import append_jsonl

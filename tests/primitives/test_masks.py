@@ -1,7 +1,5 @@
 """Masks: the share of copies that keep all features, and how it is chosen."""
 
-import json
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,9 +8,8 @@ from torch import Tensor
 
 from tests.options import resolved
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.errors import ConfigError, WireError
+from xvfl.errors import ConfigError
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.methods.build import build_parties
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.masks import drop_features, median_missing_share, unmasked_share
@@ -74,12 +71,6 @@ def test_the_median_feature_decides_what_is_missing() -> None:
 def test_a_share_out_of_range_is_rejected(share: float) -> None:
     with pytest.raises(ConfigError, match="unmasked_copies"):
         LossConfig(unmasked_copies=share)
-    settings = {
-        **asdict(RunSettings("xvfl+", NetConfig(), TrainConfig())),
-        "unmasked_copies": share,
-    }
-    with pytest.raises(WireError, match="unmasked_copies"):
-        parse_run_settings(json.dumps(settings))
 
 
 def loss_with(interval: int, **options: Any) -> LossConfig:

@@ -167,8 +167,8 @@ def test_configuration_is_checked() -> None:
     assert resolved(privacy=PRIVATE).net.embedding_dim == 16
     assert resolved(NetConfig(8), privacy=PRIVATE).net.embedding_dim == 8
     narrow, wide = (encoder_net_config(EncoderConfig(epsilon=each)) for each in (1.0, None))
-    assert (narrow.embedding_dim, narrow.skip_rank, narrow.number_embedding_dim) == (16, 0, 0)
-    assert (wide.embedding_dim, wide.skip_rank, wide.number_embedding_dim) == (256, 64, 8)
+    assert (narrow.embedding_dim, narrow.number_embedding_dim) == (16, 0)
+    assert (wide.embedding_dim, wide.number_embedding_dim) == (256, 8)
     assert EncoderConfig(epsilon=1.0).copies == 0
 
 

@@ -57,8 +57,8 @@ from xvfl.system.report import Report, no_report
 CONFIG = "config.toml"
 SAMPLE_ROWS = 1000
 """Held-out rows for the examples and the missing rates."""
-HELD_OUT = "held_out.json"
-"""In the state folder of a party that uploads."""
+HELD_OUT, HEADS = "held_out.json", "heads.json"
+"""In the state folder of a party that uploads, and of a coordinator that trains on uploads."""
 ENCODER, BUNDLE, RELEASE = "encoder.json", "bundle", "release.json"
 """In a party's state folder: its encoder, the model with which it predicts locally, and which
 release that is."""
@@ -395,10 +395,8 @@ def open_bundle(folder: RunDir) -> RunDir | None:
             "ask the coordinator to run `xvfl release`"
         )
     inner = RunDir(folder / BUNDLE) if folder.has(f"{BUNDLE}/{MANIFEST}") else folder
-    if not inner.has(MANIFEST):
-        return None
-    manifest = inner.manifest()
-    if manifest.get("side") == "coordinator":
+    manifest = inner.manifest() if inner.has(MANIFEST) else {}
+    if folder.has(HEADS) or manifest.get("side") == "coordinator":
         raise ModeError(
             f"{folder.path}: a coordinator's folder has the heads but no party's nets; predict "
             "with a party's folder, or with `xvfl predict --federation`"
