@@ -26,7 +26,7 @@ ATTACKS = {"ICA": ("#D55E00", "o"), "decoder, 50 rows": ("#0072B2", "^")}
 
 def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
     """Draw a column for each data set: differences above, recovery below where it was measured."""
-    sets: dict[str, Any] = figures["runs"]
+    sets = {name: arms for name, arms in figures["runs"].items() if UPLOAD in arms}
     recovery = {
         name: arms
         for name, arms in figures["recovery"].items()
@@ -86,7 +86,8 @@ def _draw_recovery(axis: Axes, name: str, runs: Mapping[str, Any], arms: Mapping
         xs, ys = [x for x, _ in points.values()], [y for _, y in points.values()]
         axis.plot(xs, ys, marker, color=color, label=attack)
         for arm, at in points.items():
-            axis.annotate(arm, at, (0, 5), textcoords="offset points", fontsize=6)
+            label = arm.removeprefix(f"{UPLOAD}, ")
+            axis.annotate(label, at, (0, 5), textcoords="offset points", fontsize=6)
     axis.set(
         xlabel="mean |ρ| of recovered numbers above chance",
         ylabel=f"{metric_of(name)} of collaborative, %",
