@@ -1,29 +1,27 @@
-"""Processes of an interactive run killed, stalled and cut off: the weights stay the same.
+"""Processes of an interactive run killed and cut off: the weights stay the same.
 
 `test_interactive_run` compares them to the last bit; two processes round differently.
 """
 
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.processes import free_port
-from tests.service.test_service import COORDINATOR, SHOP, start, write
+from tests.service.test_service import COORDINATOR, INTERACTIVE, SHOP, start, write
 from tests.wire.proxy import Proxy, proxy
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
 from xvfl.service.log import read_log
 
 pytestmark = pytest.mark.slow
-EPOCHS = 40
-FAULTS = {6: "kill shop", 12: "cut", 18: "kill main", 24: "stall", 30: "cut", 36: "kill shop"}
+EPOCHS = 20
+FAULTS = {4: "kill shop", 8: "cut", 12: "kill main"}
 """By epoch; the faults strike somewhere in the next one."""
 ROUNDING = 1e-3
 """Largest difference by rounding; one lost update changes weights by the learning rate, 0.01."""
@@ -64,14 +62,14 @@ def wait_for(folder: Path, event: str, at_least: int, running: Processes) -> Non
 def strike(fault: str, folder: Path, running: Processes, between: Proxy) -> None:
     if fault == "cut":
         between.drop_connections()
-    elif fault == "stall":
-        running["shop"].send_signal(signal.SIGSTOP)
-        time.sleep(4)
-        running["shop"].send_signal(signal.SIGCONT)
-    else:
-        name = fault.split()[1]
-        kill(running, name)
-        launch(folder, running, name)
+        return
+    name = fault.split()[1]
+    kill(running, name)
+    if name == "shop":
+        _, err = running["main"].communicate(timeout=120)
+        assert running["main"].returncode == 2 and "start this command again" in err
+        launch(folder, running, "main")
+    launch(folder, running, name)
 
 
 def finish(running: Processes) -> None:
@@ -91,7 +89,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 
 def test_faults_change_no_weight(tmp_path: Path, running: Processes) -> None:
-    """Two runs continue from one checkpoint: without faults, and with kills, cuts and a stall."""
+    """Two runs continue from one checkpoint: without faults, and with kills and a cut."""
     first, port = tmp_path / "first", free_port()
     first.mkdir()
     write(first)
@@ -99,9 +97,9 @@ def test_faults_change_no_weight(tmp_path: Path, running: Processes) -> None:
     config = config.replace("epochs = 12", f"epochs = {EPOCHS}").replace(
         'release_to = ["shop"]', ""
     )
-    (first / "coordinator.toml").write_text(config + TIMEOUTS)
+    (first / "coordinator.toml").write_text(config + INTERACTIVE[0] + TIMEOUTS)
     with proxy(port) as between:
-        (first / "shop.toml").write_text(SHOP.replace("PORT", str(between.port)))
+        (first / "shop.toml").write_text(INTERACTIVE[1] + SHOP.replace("PORT", str(between.port)))
         for name in COMMANDS:
             launch(first, running, name)
         wait_for(first, "checkpoint", 5, running)
@@ -118,10 +116,9 @@ def test_faults_change_no_weight(tmp_path: Path, running: Processes) -> None:
             wait_for(second, "epoch", epoch, running)
             strike(fault, second, running, between)
         finish(running)
-    log = read_log(second / "main")
-    left: list[dict[str, Any]] = [each for each in log if each["event"] == "party_left"]
-    # A cut that is restored in time is no fault.
-    assert {each["party"] for each in left} == {"shop"} and len(left) >= 3
+    # A connection that is restored in time does not end the run.
+    resumed = [each for each in read_log(second / "main") if each["event"] == "resumed"]
+    assert len(resumed) == 3
     expected, found = weights(first), weights(second)
     assert expected.keys() == found.keys()
     for key, value in expected.items():

@@ -11,7 +11,7 @@ import torch
 
 from tests.command_line import run_xvfl
 from tests.options import resolved
-from tests.service.test_service import SHOP, start, wait_for
+from tests.service.test_service import INTERACTIVE, SHOP, start, wait_for
 from xvfl.certs import create_authority
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, build
 from xvfl.data.frames import read_table
@@ -174,7 +174,7 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
         text = COORDINATOR.replace("127.0.0.1:0", f"127.0.0.1:{port}")
         (tmp_path / "coordinator.toml").write_text(text)
         for name in PARTIES:
-            text = SHOP.replace("PORT", port).replace("shop", name)
+            text = INTERACTIVE[1] + SHOP.replace("PORT", port).replace("shop", name)
             (tmp_path / f"{name}.toml").write_text(text)
             running[name] = start(tmp_path, "party", f"{name}.toml")
         while len([e for e in read_log(log) if e["event"] == "epoch"]) < 3:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import rejected_with, run_xvfl
+from tests.command_line import rejected_with
 from tests.processes import free_port
 from tests.service.test_service import (
     COORDINATOR,
+    INTERACTIVE,
     PAUSE_AFTER_AN_EPOCH,
     SHOP,
     start,
@@ -60,13 +61,13 @@ def wait_for_health(port: object, code: int, text: str) -> None:
 
 def write_configurations(folder: Path, port: int) -> None:
     text = COORDINATOR.replace("127.0.0.1:0", f"127.0.0.1:{port}", 1)
-    (folder / "coordinator.toml").write_text(text + TIMEOUTS)
-    party = 'status_address = "127.0.0.1:0"\n' + SHOP
+    (folder / "coordinator.toml").write_text(text + INTERACTIVE[0] + TIMEOUTS)
+    party = INTERACTIVE[1] + 'status_address = "127.0.0.1:0"\n' + SHOP
     (folder / "shop.toml").write_text(party.replace("PORT", str(port)))
 
 
 @pytest.mark.slow
-def test_a_run_waits_for_a_killed_party_and_says_so(tmp_path: Path, launch: Launch) -> None:
+def test_a_run_ends_without_a_party_and_is_continued(tmp_path: Path, launch: Launch) -> None:
     write(tmp_path)
     write_configurations(tmp_path, free_port())
     shop = launch(tmp_path, "party", "shop.toml")
@@ -80,16 +81,15 @@ def test_a_run_waits_for_a_killed_party_and_says_so(tmp_path: Path, launch: Laun
     shop.kill()
     shop.communicate()
     (tmp_path / "scraped").touch()
-    wait_for(tmp_path / "main", "party_left", main)
-    wait_for_health(port, 503, "unhealthy: the run waits for shop")
-    said = run_xvfl("status", f"127.0.0.1:{port}")
-    assert "the run waits for shop" in said.out
+    _, err = main.communicate(timeout=120)
+    assert main.returncode == 2 and "start this command again: it continues from step" in err
     shop = launch(tmp_path, "party", "shop.toml")
+    main = launch(tmp_path, "coordinator", "coordinator.toml")
     for process in (main, shop):
         _, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
     events = [each["event"] for each in read_log(tmp_path / "main")]
-    assert events.count("party_left") == events.count("resumed") == 1
+    assert events.count("resumed") == 1
     records = (tmp_path / "main" / "records.jsonl").read_text().splitlines()
     assert [json.loads(each)["epoch"] for each in records] == list(range(1, 13))
     assert "this run is finished" in rejected_with("coordinator", tmp_path / "coordinator.toml")

@@ -64,6 +64,9 @@ epochs = 10
 embedding_dim = 32
 """
 
+INTERACTIVE = ('[privacy]\nlabel_protection = "off"\n', 'training = "interactive"\n')
+"""Interactive training: appended to the coordinator's configuration, put before the party's."""
+
 
 def write(folder: Path) -> None:
     """Write tables of two organizations, labels, certificates and the coordinator's side."""

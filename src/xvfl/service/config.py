@@ -94,7 +94,7 @@ class TimeoutConfig:
     answer: float = 60.0
     """Timeout of a request; a broken connection may recover in this time."""
     join: float = 600.0
-    """Timeout for parties to connect, at the start and, in interactive training, after a fault."""
+    """Timeout for parties to connect, at the start."""
     upload: float = 3600.0
     """Timeout for each percent of the training of a connected party's encoder, and of its
     upload."""
@@ -144,8 +144,8 @@ class CoordinatorConfig:
     timeouts: TimeoutConfig = TimeoutConfig()
     """Timeouts."""
     checkpoint_interval: int = 50
-    """Interactive training: steps between common checkpoints, to which the run returns after a
-    fault."""
+    """Interactive training: steps between common checkpoints, from which a run continues that was
+    started again."""
     release_to: tuple[str, ...] = ()
     """Parties that receive the head after training, to predict alone."""
     signing_key: str | None = None

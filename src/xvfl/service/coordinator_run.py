@@ -1,8 +1,8 @@
 """An interactive run of the coordinator: train with all parties, save, evaluate, release.
 
-All parties must be online. After any fault, the run waits for them, and all sides return to the
-last common checkpoint. Random numbers are a function of (seed, step), so the weights are those of a
-run without faults.
+All parties must be online. A fault ends the run; started again, all sides continue from the last
+common checkpoint. Random numbers are a function of (seed, step), so the weights are those of a run
+without faults.
 """
 
 import secrets
@@ -41,12 +41,8 @@ from xvfl.service.run_description import describe_run, evaluate_heads, progress_
 from xvfl.service.run_terms import make_terms
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
-from xvfl.system.signals import interruptible
 from xvfl.training.loop import Record, Trainer
 from xvfl.training.predict import mean_score, mode_losses
-
-MAX_RETURNS = 5
-"""Returns to the same checkpoint after which the run ends with an error."""
 
 
 class CoordinatorRun:
@@ -117,17 +113,18 @@ class CoordinatorRun:
         self._prior, self._missing = labeled.prior(training), rows_map(rows, list(names))
         method = protect_labels(self.method, privacy, n_outputs, seeds)
         self.trainer = Trainer(self.federation, method, rows.take(training), train)
-        self._checkpoint = saved, about
+        self._saved_step = 0
         if saved:
-            self._restore()
+            self.trainer.restore(saved, about["progress"])
+            progress = self.trainer.progress
+            self._saved_step = progress.step
+            folder.filter_records(lambda each: each["epoch"] <= progress.epoch)
+            log({"event": "resumed", "step": progress.step, "run": run})
         else:
-            self._checkpoint = self._state(0)
             log({"event": "run_started", "run": run, "rows": len(rows)})
         held = dict(zip(names, (rows.handles >= 0).sum(0).tolist(), strict=True))
         counts = RowCounts(len(training), 0, len(validation), len(test))
         self._about = describe_run(config, run, train.epochs, self.task, counts, held)
-        self._returns = self._total_returns = 0
-        self._departures = dict.fromkeys(names, 0)
         self._started = time.monotonic()
         self._finished = False
         self._losses: dict[str, float] = {}
@@ -137,16 +134,17 @@ class CoordinatorRun:
         """Train until the run is finished or `stop` is set."""
         self.folder.write_json(MISSING, self._missing)
         with record_run(self.folder, self._about) as summary:
-            while True:
-                try:
-                    if self._train(stop):
-                        return self._finish()
-                except PartyError as error:
-                    self._return(error, stop)
-                if stop.is_set():
-                    self.log({"event": "stopped", "step": self.trainer.progress.step})
-                    summary["state"] = "stopped"
-                    return RunOutcome(self.trainer.progress.step)
+            try:
+                if self._train(stop):
+                    return self._finish()
+            except PartyError as error:
+                raise RunError(
+                    f"{error}; when all parties are back, start this command again: it continues "
+                    f"from step {self._saved_step}"
+                ) from error
+            self.log({"event": "stopped", "step": self.trainer.progress.step})
+            summary["state"] = "stopped"
+            return RunOutcome(self.trainer.progress.step)
 
     def _train(self, stop: Event) -> bool:
         """Train until the last epoch or `stop`; return whether training is finished."""
@@ -156,7 +154,7 @@ class CoordinatorRun:
         for record in trainer.run(self._score):
             if record.kind == "epoch":
                 self._record(record)
-            steps = trainer.progress.step - self._checkpoint[1]["progress"]["step"]
+            steps = trainer.progress.step - self._saved_step
             if stop.is_set() or steps >= self.config.checkpoint_interval:
                 self._save()
             if stop.is_set():
@@ -173,8 +171,10 @@ class CoordinatorRun:
         self.folder.append_record(line)
         self.log({"event": "epoch", **line})
 
-    def _state(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a checkpoint of the coordinator; `number` names that of the parties."""
+    def _save(self, number: int | None = None) -> None:
+        """Save a checkpoint at all parties and here, or nowhere; by default of this step."""
+        step = self.trainer.progress.step
+        number = step if number is None else number
         tensors, progress = self.trainer.state()
         about = {
             "run": self.terms.run,
@@ -184,38 +184,12 @@ class CoordinatorRun:
             "settings": self.terms.settings,
             "parties": list(self.federation.names),
         }
-        return {key: value.clone() for key, value in tensors.items()}, about
-
-    def _save(self, number: int | None = None) -> None:
-        """Save a checkpoint at all parties and here, or nowhere; by default of this step."""
-        step = self.trainer.progress.step
-        number = step if number is None else number
-        tensors, about = self._state(number)
         status = {f"row_status/{name}": value for name, value in self._levels.items()}
         with self.folder.transaction():
             self.folder.save_tensors(CHECKPOINT, {**tensors, **status}, about)
             self.federation.flush(save=number)
-        self._checkpoint, self._returns = (tensors, about), 0
+        self._saved_step = step
         self.log({"event": "checkpoint", "step": step})
-
-    def _return(self, error: PartyError, stop: Event) -> None:
-        """Return to the last checkpoint with all parties after a fault."""
-        for each in error.each:
-            for name in each.parties:
-                self._departures[name] += 1
-                left = {"party": name, "step": self.trainer.progress.step, "reason": str(each)}
-                self.log({"event": "party_left", **left})
-        if self._returns == MAX_RETURNS:
-            raise RunError(
-                f"{error}; the run returned to step {self._checkpoint[1]['step']} {MAX_RETURNS} "
-                "times; fix it and resume the run"
-            )
-        self._returns, self._total_returns = self._returns + 1, self._total_returns + 1
-        if stop.is_set():
-            return
-        with interruptible(stop):
-            self._begin(self._checkpoint[1])
-        self._restore()
 
     def _begin(self, about: dict[str, Any]) -> None:
         """Wait for all parties, and let them begin from a checkpoint."""
@@ -228,15 +202,6 @@ class CoordinatorRun:
                     "start another run"
                 )
         self._levels = levels
-
-    def _restore(self) -> None:
-        """Load the coordinator's part of the last checkpoint."""
-        tensors, about = self._checkpoint
-        self.trainer.heads.abort_step()
-        self.trainer.restore(tensors, about["progress"])
-        progress = self.trainer.progress
-        self.folder.filter_records(lambda each: each["epoch"] <= progress.epoch)
-        self.log({"event": "resumed", "step": progress.step, "run": self.terms.run})
 
     def _finish(self) -> RunOutcome:
         """Load the best weights, calibrate, evaluate, release and save the heads."""
@@ -283,11 +248,9 @@ class CoordinatorRun:
             "side": "coordinator",
             "state": "finished" if self._finished else "training",
             **progress_status(self._about, self.trainer.progress),
-            "checkpoint_step": self._checkpoint[1]["step"],
-            "returns_to_checkpoint": self._total_returns,
+            "checkpoint_step": self._saved_step,
             "seconds": round(time.monotonic() - self._started, 1),
             **metrics,
-            "party_departures": dict(self._departures),
             "details": {
                 **self._about,
                 "curves": curves(self.folder.records()),

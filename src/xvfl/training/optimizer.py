@@ -62,12 +62,6 @@ class OptimizedNet:
         for weight in self.weights:
             weight.grad = None
 
-    def abort_step(self) -> None:
-        """Abort an unfinished step: clear gradients, and undo a look back of PAGE."""
-        if isinstance(self.optimizer, Page):
-            self.optimizer.cancel()
-        self.zero_grad()
-
     def load_best(self) -> None:
         """Load the best weights, if any were saved."""
         if self.best:

@@ -60,7 +60,6 @@ class Page(Optimizer):
                 "held": torch.zeros_like(parameter),
             }
 
-        self.looking_back = False
         """Whether θ^{t-1} is loaded."""
 
     def _parameters(self) -> list[Tensor]:
@@ -79,7 +78,6 @@ class Page(Optimizer):
             state = self.state[parameter]
             _store_gradient(parameter, state["held"])
             _swap(parameter, state["previous"])
-        self.looking_back = True
         self.zero_grad()
 
     @torch.no_grad()
@@ -91,15 +89,6 @@ class Page(Optimizer):
             if parameter.grad is not None:
                 state["estimate"].sub_(parameter.grad)
             _swap(parameter, state["previous"])
-        self.looking_back = False
-
-    @torch.no_grad()
-    def cancel(self) -> None:
-        """Load θ^t again if the step is aborted after `look_back`; the estimator is unchanged."""
-        if self.looking_back:
-            for parameter in self._parameters():
-                _swap(parameter, self.state[parameter]["previous"])
-        self.looking_back = False
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -43,7 +43,6 @@ WARNING_EVENTS = {
     "stored_upload_used",
     "encoder_failed",
     "head_not_changed",
-    "party_left",
     "release_failed",
     "connection_rejected",
     "connection_dropped",

@@ -109,7 +109,6 @@ function connectionsTable(names, status) {
     "#response time": [status.party_latency_seconds, (name) => duration(of("party_latency_seconds", name))],
     "#sent": [status.party_bytes_sent, (name) => bytes(of("party_bytes_sent", name))],
     "#received": [status.party_bytes_received, (name) => bytes(of("party_bytes_received", name))],
-    "#departures": [status.party_departures, (name) => number(of("party_departures", name))],
     "#last answer took": [status.party_answer_seconds, (name) => answerTime(status, name)],
     "reason of absence": [status.party_reason, (name) => of("party_reason", name)],
   };
