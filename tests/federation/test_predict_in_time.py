@@ -1,5 +1,6 @@
 """Predictions with the parties that answer in time equal the fused prediction of these parties."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -170,22 +171,32 @@ def test_a_party_without_an_answer_is_left_out_and_not_asked_again(tmp_path: Pat
         assert parties.predict()[1].places == (0, 1, 2)
 
 
-def test_after_a_short_deadline_a_party_takes_part_again_when_it_has_answered(
-    tmp_path: Path,
-) -> None:
+def test_a_short_deadline_does_not_exclude_parties_from_later_requests(tmp_path: Path) -> None:
     with federation(tmp_path) as parties:
         slow = parties.transports[1]
         slow.silent = lambda message, number: isinstance(message, EmbedRows) and number == 1
         assert parties.predict(seconds=0.1)[1].places == (0, 2)
-        # It is busy with the first request.
-        assert parties.predict(seconds=0.1)[1].places == (0, 2)
-        assert slow.counts[EmbedRows] == 1 and parties.pool.parties[1].faults == 0
-        slow.reply_late()
-        while len(parties.pool.available()) < 3:
-            time.sleep(0.01)
+        # It is busy with the first request, and the second one has no time to wait for it.
+        assert parties.predict(seconds=0.01)[1].places == (0, 2)
+        assert slow.counts[EmbedRows] == 1
+        timer = threading.Timer(0.1, slow.reply_late)
+        timer.start()
         out, batch, completed = parties.predict()
+        timer.join()
         assert batch.places == (0, 1, 2) and completed
         torch.testing.assert_close(out, parties.fused(0, 1, 2), atol=1e-5, rtol=0)
+        assert "party_left_out" not in [event["event"] for event in parties.events]
+
+
+def test_a_party_that_stays_silent_after_a_short_deadline_is_left_out(tmp_path: Path) -> None:
+    with federation(tmp_path) as parties:
+        parties.transports[1].silent = lambda message, number: isinstance(message, EmbedRows)
+        assert parties.predict(seconds=0.1)[1].places == (0, 2)
+        until = time.monotonic() + 60
+        while parties.pool.parties[1].available and time.monotonic() < until:
+            assert parties.predict()[1].places == (0, 2)
+        assert parties.pool.parties[1].reason == NO_ANSWER
+        assert parties.transports[1].counts[EmbedRows] == 1
 
 
 def test_without_a_completion_in_time_observed_features_decide(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_attacks_end_no_run_and_are_one_line_each(
     assert in_use < descriptors
     assert max(peaks.values()) < MAX_GROWTH_MB
     assert events(tmp_path / "main", "finished")
-    assert json.loads((tmp_path / "main" / "evaluation.json").read_text())["lines"]
+    assert json.loads((tmp_path / "main/heads/1/evaluation.json").read_text())["lines"]
     dropped = events(tmp_path / "main", "connection_dropped")
     assert all(each["address"] == "127.0.0.1" for each in dropped)
     rejected = events(tmp_path / "main", "connection_rejected")

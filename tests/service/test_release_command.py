@@ -160,7 +160,7 @@ def check_wrong_files(machines: Machines, folder: Path) -> None:
         (("--to", "shop", "--reason", "x"), "expected --revoke as well"),
     ):
         assert error in rejected_with("release", machines.main / "coordinator.toml", *arguments)
-    (machines.main / "main" / "manifest.json").unlink()
+    (machines.main / "main/heads/1/manifest.json").unlink()
     assert "no finished run" in rejected_with(
         "release", machines.main / "coordinator.toml", "--to", "shop"
     )

@@ -2,8 +2,8 @@
 
 A party that does not answer in time is left out at once and costs nothing afterwards: a thread of
 its own waits until it is connected and idle again, after a pause that grows with every fault, and
-opens the session again (a circuit breaker). A request with less time than `patience` causes no
-pause: the party takes part again as soon as it has answered.
+opens the session again (a circuit breaker). A request with less time than `patience` does not open
+the circuit: the party is late for this request alone, and has the rest of the patience to reply.
 """
 
 import threading
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from xvfl.errors import PartyError, WireError, XVFLError
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.wire.limited_log import LimitedLog, LogEvent
+from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import ErrorReply, Hello, Message, OpenPrediction, PredictionOpened
 
 Reply = TypeVar("Reply")
@@ -52,6 +52,10 @@ class PooledParty:
     """Seconds that the last request without an answer waited."""
     last_reply: "Future[Message] | None" = None
     """Reply to the last request."""
+    late: "Future[Message] | None" = None
+    """Reply that the last request did not wait for."""
+    late_until: float = 0.0
+    """When it is left out if this reply has not arrived."""
 
     @property
     def name(self) -> str:
@@ -85,7 +89,7 @@ class PartyPool:
     log_event
         Receives log events.
     patience
-        Seconds without a reply that count as a fault.
+        Seconds that a party has for a reply before it is left out of further requests.
     """
 
     def __init__(
@@ -97,9 +101,7 @@ class PartyPool:
         patience: float,
     ) -> None:
         self.parties = [PooledParty(each) for each in parties]
-        self._runs, self._prepare = runs, prepare
-        # Callers can repeat requests with a short deadline at will.
-        self._log_event = LimitedLog(log_event)
+        self._runs, self._prepare, self._log_event = runs, prepare, log_event
         self._patience = patience
         self._request_id, self._lock = 0, threading.Lock()
         self._stop = threading.Event()
@@ -126,14 +128,29 @@ class PartyPool:
         """Number of parties with an open session."""
         return sum(each.available for each in self.parties)
 
-    def available(self) -> list[int]:
-        """Return the parties that can be asked; find those that left since the last request."""
+    def available(self, until: float = 0.0) -> list[int]:
+        """Return the parties that can be asked; find those that left since the last request.
+
+        Wait until this time (of `time.monotonic`) for parties that owe a late reply.
+        """
         for party in self.parties:
-            if party.available:
+            if party.late is not None:
+                self._await_late_reply(party, party.late, until)
+            if party.available and party.late is None:
                 hello = party.remote.transport.hello()
                 if hello is None or hello.instance_id != party.remote.instance_id:
                     self._leave_out(party, NOT_CONNECTED, fault=False)
-        return [i for i, party in enumerate(self.parties) if party.available]
+        return [i for i, party in enumerate(self.parties) if party.available and party.late is None]
+
+    def _await_late_reply(self, party: PooledParty, reply: "Future[Message]", until: float) -> None:
+        try:
+            reply.result(max(min(until, party.late_until) - time.monotonic(), 0.0))
+            party.late = None
+        except TimeoutError:
+            if time.monotonic() >= party.late_until:
+                self._leave_out(party, NO_ANSWER)
+        except PartyError:
+            self._leave_out(party, DISCONNECTED)
 
     def next_request_id(self) -> int:
         """Return a request id above all earlier ones, also those before a restart."""
@@ -159,8 +176,10 @@ class PartyPool:
             try:
                 reply = future.result(max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
+                party.late, party.late_until = future, started + self._patience
                 party.waited_s = time.monotonic() - started
-                self._leave_out(party, NO_ANSWER, fault=party.waited_s >= self._patience)
+                if time.monotonic() >= party.late_until:
+                    self._leave_out(party, NO_ANSWER)
                 continue
             except PartyError:
                 self._leave_out(party, DISCONNECTED)
@@ -195,7 +214,8 @@ class PartyPool:
     def _leave_out(
         self, party: PooledParty, reason: str, detail: str = "", fault: bool = True
     ) -> None:
-        party.available, party.reason, party.detail = False, reason, detail
+        party.available, party.late = False, None
+        party.reason, party.detail = reason, detail
         pause = min(MIN_PAUSE_S * 2**party.faults, MAX_PAUSE_S) if fault else 0.0
         party.retry_at = time.monotonic() + pause
         party.faults += fault

@@ -25,6 +25,8 @@ from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
 
 EMBED_SHARE, COMPLETE_SHARE = 0.55, 0.6
 """Shares of the remaining time after which an exchange ends."""
+LATE_SHARE = 0.25
+"""Share of the time to wait for parties that still compute an earlier, shorter request."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ def embed_in_time(
 
     Narrower embeddings are padded with zeros.
     """
-    width = max(widths)
-    asked = pool.available()
+    now = time.monotonic()
+    asked = pool.available(until=now + LATE_SHARE * (deadline - now))
     tensor_id, now = pool.next_request_id(), time.monotonic()
     requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
     replies = pool.request(requests, RowEmbeddings, now + EMBED_SHARE * (deadline - now))
