@@ -253,7 +253,7 @@ def test_page_of_a_party_that_predicts(
     with open_page(browser, f"http://127.0.0.1:{port}/", width) as page:
         page.wait_for_selector("dd .tag.predicting")
         left = page.inner_text("section[aria-label='What left this party']")
-        assert "version 1" in left and "400" in left
+        assert "version 1" in left and "380" in left
         assert "0 rows are withdrawn" in page.inner_text("section[aria-label=Withdrawals]")
         budget = page.locator("section[aria-label='Predictions today']")
         budget.wait_for()

@@ -73,7 +73,7 @@ def embed_in_time(
 
     Narrower embeddings are padded with zeros.
     """
-    now = time.monotonic()
+    width, now = max(widths), time.monotonic()
     asked = pool.available(until=now + LATE_SHARE * (deadline - now))
     tensor_id, now = pool.next_request_id(), time.monotonic()
     requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
