@@ -140,6 +140,7 @@ def weights_of(model: XVFLClassifier) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 def test_sample_weights() -> None:
     plain = weights_of(small(epochs=2).fit(BOTH, Y))
     twos = np.full(len(Y), 2.0)
@@ -169,12 +170,14 @@ def test_sample_weights() -> None:
         small(class_weight={"1": 2}).fit(BOTH, Y.map({"yes": 1, "no": 0}))
 
 
+@pytest.mark.slow
 def test_a_class_of_weight_zero_is_not_learned() -> None:
     with pytest.warns(DataWarning, match="validation rows are predicted as 'no'"):
         model = small(epochs=12, class_weight={"yes": 0}).fit(BOTH, Y)
     assert (model.predict(BOTH) == "no").mean() > 0.95
 
 
+@pytest.mark.slow
 def test_random_state_none_draws_a_seed() -> None:
     first, second = (weights_of(small(epochs=1, random_state=None).fit(BOTH, Y)) for _ in range(2))
     assert not np.array_equal(first, second)
@@ -182,6 +185,7 @@ def test_random_state_none_draws_a_seed() -> None:
     np.testing.assert_array_equal(*(weights_of(each.fit(BOTH, Y)) for each in state))
 
 
+@pytest.mark.slow
 def test_warm_start_continues() -> None:
     model = small(epochs=3, warm_start=True, learning_rate=1e-3).fit(BOTH, Y)
     first, start = model.history_[-1]["score"], weights_of(model)
@@ -225,6 +229,7 @@ def rare() -> tuple[dict[str, pd.DataFrame], pd.Series]:
     )
 
 
+@pytest.mark.slow
 def test_a_threshold_chosen_by_validation_finds_a_rare_class(tmp_path: Path) -> None:
     tables, y = rare()
     plain = small(epochs=10, batch_size=128).fit(tables, y)

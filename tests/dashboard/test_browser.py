@@ -124,6 +124,7 @@ def test_every_panel_of_a_finished_run(
         assert (back == "rgb(17, 22, 27)") == (scheme == "dark")
 
 
+@pytest.mark.slow
 def test_every_panel_of_a_run_of_regression(browser: "Browser", regression_runs: Path) -> None:
     with (
         closing(DashboardServer(regression_runs)) as server,
@@ -198,6 +199,7 @@ def test_a_run_without_evaluation_says_what_to_run(browser: "Browser", tmp_path:
         server.close()
 
 
+@pytest.mark.slow
 def test_folders_of_a_federation_show_what_they_have(browser: "Browser", tmp_path: Path) -> None:
     for name, side in (("main", "coordinator"), ("bank", "party")):
         (tmp_path / name).mkdir()

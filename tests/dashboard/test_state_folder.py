@@ -61,6 +61,7 @@ def test_uploads_and_heads_of_a_coordinator(federation: FileFederation) -> None:
     assert 'xvfl_party_upload_rows{party="shop"} 240' in status_text(found)
 
 
+@pytest.mark.slow
 def test_heads_that_are_stopped_current_and_taken_back(federation: FileFederation) -> None:
     folder = federation.coordinator.path
     federation.run()

@@ -73,6 +73,7 @@ def train(federation: FileFederation, ids: list[str], **changes: object) -> Path
     return out
 
 
+@pytest.mark.slow
 def test_the_party_uploads_with_the_installed_encoder(federation: FileFederation) -> None:
     path = train(federation, excluded(federation))
     assert install_encoder(inputs_of(federation), path) == 1

@@ -430,6 +430,7 @@ def test_replies_in_prediction_have_the_width_of_any_encoder(stored: StoredFeder
 # Terms, withdrawals and heads.
 
 
+@pytest.mark.slow
 def test_withdrawing_row_by_row_does_not_block_a_training(federation: LocalFederation) -> None:
     session, left = federation.match().matches["shop"].session.hex(), list(range(N_ROWS - 40))
 
@@ -500,6 +501,7 @@ def test_a_stand_in_is_not_usable_after_a_withdrawal(tmp_path: Path) -> None:
     assert not stand_in.usable
 
 
+@pytest.mark.slow
 def test_a_head_that_is_saved_during_a_withdrawal_is_discarded(
     federation: LocalFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_the_noise_is_that_of_the_exact_gaussian_mechanism(epsilon: float, n_rel
     assert exact <= calibrate(epsilon, 1e-5, n_releases) <= 1.02 * exact
 
 
+@pytest.mark.slow
 def test_two_versions_compose() -> None:
     one, two = calibrate(2.0, 1e-5, 1), calibrate(2.0, 1e-5, 2)
     assert composed_epsilon([(two, 1), (two, 1)], 1e-5) == pytest.approx(2.0, abs=0.01)

@@ -59,6 +59,7 @@ def noisy(tmp_path: Path) -> Iterator[LocalFederation]:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_suspicious_upload_is_named_and_used(noisy: LocalFederation) -> None:
     noisy.run()
     assert [each["party"] for each in noisy.events("upload_suspicious")] == ["shop"]
@@ -73,6 +74,7 @@ def test_a_suspicious_upload_can_be_left_out(noisy: LocalFederation) -> None:
     assert manifest["parties"] == ["bank"] and manifest["left_out"] == ["shop"]
 
 
+@pytest.mark.slow
 def test_without_any_good_upload_there_is_no_run(tmp_path: Path) -> None:
     made = LocalFederation(tmp_path, n_rows=1000)
     made.labels = made.labels.sample(frac=1, random_state=5).set_axis(made.labels.index)

@@ -93,6 +93,7 @@ def test_the_shares_of_held_out_rows_are_fixed(federation: LocalFederation) -> N
         federation.run(retrain=True, test_fraction=0.3)
 
 
+@pytest.mark.slow
 def test_parties_may_have_embeddings_of_different_width(tmp_path: Path) -> None:
     narrow = dataclasses.replace(ENCODER, embedding_dim=5)
     made = LocalFederation(tmp_path, {"shop": narrow})
@@ -118,6 +119,7 @@ def test_a_finished_head_is_not_trained_again_unless_asked(federation: LocalFede
         federation.run()
 
 
+@pytest.mark.slow
 def test_an_unfinished_head_does_not_predict(federation: LocalFederation) -> None:
     federation.run()
 
@@ -158,6 +160,7 @@ def test_rows_without_a_label_train_heads_that_can_use_them(federation: LocalFed
     assert federation.head.manifest()["rows"]["unlabeled"] == 0
 
 
+@pytest.mark.slow
 def test_numbers_are_predicted_too(tmp_path: Path) -> None:
     made = LocalFederation(tmp_path)
     made.labels = pd.Series(np.random.default_rng(0).normal(size=N_ROWS), made.labels.index)

@@ -434,6 +434,7 @@ def test_an_interrupted_withdrawal_is_finished(stored: StoredFederation) -> None
     assert not files_with(stored.service.folder, secret)
 
 
+@pytest.mark.slow
 def test_a_party_leaves_withdrawn_rows_out_of_the_next_version(federation: FileFederation) -> None:
     federation.run()
     inputs = federation.services["shop"].inputs
@@ -501,6 +502,7 @@ def test_a_withdrawn_version_is_not_offered_again(federation: FileFederation) ->
         federation.run(retrain=True)
 
 
+@pytest.mark.slow
 def test_withdrawn_rows_stay_out_of_a_new_alignment(federation: FileFederation) -> None:
     shop = federation.services["shop"]
     assert withdraw_rows(shop.inputs, ["shop 1"]) is None
@@ -551,6 +553,7 @@ def test_withdrawn_rows_stand_in_for_no_answer(tmp_path: Path) -> None:
     assert batch.places == () and not stood_in
 
 
+@pytest.mark.slow
 def test_changed_rows_are_uploaded_with_the_same_encoder(federation: FileFederation) -> None:
     folder = federation.services["shop"].inputs.folder
     with pytest.raises(RunError, match="not trained yet"):
