@@ -392,8 +392,8 @@ class EncoderConfig:
     """Size of the embedding of each number of a table, from periodic features, quantile bins and
     flags of its frequent values; 0 = none; by default none with `epsilon`, else 8."""
     skip_rank: int = 0
-    """Rank of a linear map from the features of a table to its embedding; 0 = none. It makes
-    predictions more accurate, and some columns easier to recover from the upload."""
+    """Rank of a linear map from the features of a table to its embedding; 0 = none. It can make
+    predictions more accurate, and makes some columns easier to recover from the upload."""
     whitening: float | None = None
     """Whiten the largest principal components of the embeddings, which together have this share of
     their variance; 0 = none. They get equal variances, and all components are rotated at random,

@@ -101,6 +101,7 @@ def test_quick_options_are_weaker() -> None:
 @pytest.mark.parametrize(
     ("method", "interval"), [("laser+mask", 0), ("xvfl+", 2)], ids=["laser+mask", "xvfl+"]
 )
+@pytest.mark.slow
 def test_steps_on_masked_copies_alone_are_attacked(method: str, interval: int) -> None:
     scenario = digits(200, 1, NetConfig(16, 16))
     train = replace(scenario.train, completion_interval=interval)

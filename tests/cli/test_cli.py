@@ -238,6 +238,7 @@ def test_evaluate_measures_every_mode(run: Path) -> None:
     assert is_png(run / "evaluation.png")
 
 
+@pytest.mark.slow
 def test_a_party_without_held_out_rows_is_passed_over(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path)
     config.write_text("test_fraction = 0.05\n" + config.read_text())
@@ -339,6 +340,7 @@ def test_the_training_core_needs_torch_and_numpy_alone() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_configuration_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = write_run_inputs(tmp_path)
     path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")

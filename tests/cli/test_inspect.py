@@ -125,6 +125,7 @@ def test_many_integer_classes_are_told(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("out_of_core", ["false", "true"])
+@pytest.mark.slow
 def test_train_tells_what_inspect_tells(tmp_path: Path, folder: Path, out_of_core: str) -> None:
     bank = pd.read_csv(folder / "bank.csv", sep=";", dtype={"customer": str, "zip": str})
     bank.to_parquet(folder / "bank.parquet", index=False)

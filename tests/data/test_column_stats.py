@@ -71,6 +71,7 @@ def whole(frame: pd.DataFrame, options: TableOptions = OPTIONS) -> TableEncoder:
     ("size", "scaling"),
     [(7, "auto"), (100, "minmax"), (100, "quantile"), (1000, "auto"), (1000, "quantile")],
 )
+@pytest.mark.slow
 def test_every_kind_of_column_is_fitted_as_in_memory(size: int, scaling: str) -> None:
     frame = wide(400)
     options = TableOptions(("branch",), na_values=("pilot", "7"), scaling=scaling)  # type: ignore[arg-type]

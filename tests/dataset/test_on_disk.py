@@ -291,6 +291,7 @@ def test_validation_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found.close()
 
 
+@pytest.mark.slow
 def test_labels_in_a_table_of_their_own(tmp_path: Path) -> None:
     text = "use_unlabeled = false\n" + CONFIG.replace(
         'party = "bank"\n', 'table = "labels.parquet"\nid_column = "customer"\n'
@@ -338,6 +339,7 @@ def test_only_parquet_streams(tmp_path: Path) -> None:
     assert "out_of_core: expected every table in a .parquet file, got 'shop.csv'" in said
 
 
+@pytest.mark.slow
 def test_large_tables_stream_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import xvfl.dataset.on_disk.parquet_tables
 

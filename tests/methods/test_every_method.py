@@ -186,6 +186,7 @@ def test_rows_carry_their_runs() -> None:
         'cross_completion = false\naggregation = "concat"',
     ],
 )
+@pytest.mark.slow
 def test_a_configuration_trains_evaluates_and_predicts(said: str, tmp_path: Path) -> None:
     config = small_tables.write_run_inputs(tmp_path, f"{small_tables.CONFIG}\n[loss]\n{said}\n")
     run = tmp_path / "run"

@@ -149,6 +149,7 @@ def test_members_are_refused_where_they_cannot_be_built() -> None:
         resolved(several, privacy=PrivacyConfig(epsilon=1.0))
 
 
+@pytest.mark.slow
 def test_a_classifier_with_members_predicts_completes_and_loads(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     index = pd.Index([f"r{i}" for i in range(300)], name="id")

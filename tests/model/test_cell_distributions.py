@@ -127,6 +127,7 @@ def test_too_few_cells_give_no_interval() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_probabilities_are_calibrated_by_group() -> None:
     """Wrong factors and biases of the scores are undone; the softmax equals the slow one."""
     rng = np.random.default_rng(5)

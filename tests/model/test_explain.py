@@ -138,6 +138,7 @@ def test_metrics_of_numbers_on_samples_are_those_of_repeated_rows() -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 5, 20])
+@pytest.mark.slow
 def test_joint_intervals_hold_for_all_columns_at_once(columns: int) -> None:
     rng, rows, trials = np.random.default_rng(0), 200, 200
     each = all_at_once = 0

@@ -349,6 +349,7 @@ def test_tables_on_disk_are_rejected(tmp_path: Path) -> None:
         train(tmp_path / "run.toml", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_epsilon_uploads_noise_and_trains_any_method(tmp_path: Path) -> None:
     model = small(epsilon=8.0, heads=2).fit(BOTH, Y)
     assert model.model_.net.embedding_dim == 8

@@ -184,6 +184,7 @@ def test_parquet_tables_without_a_common_id(run: Path, tmp_path: Path) -> None:
     assert result.code == 0 and NO_OVERLAP in result.err
 
 
+@pytest.mark.slow
 def test_the_commands_complete_evaluate_and_explain(run: Path, tmp_path: Path) -> None:
     folder = run.parent
     tables = [f"{name}={folder / f'new_{name}.csv'}" for name in ("bank", "shop")]

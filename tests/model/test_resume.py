@@ -51,6 +51,7 @@ def test_stopped_after_every_step(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_seeds(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path)
     train(config, tmp_path / "a")
@@ -62,6 +63,7 @@ def test_seeds(tmp_path: Path) -> None:
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_early_stopping_survives_a_resume(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, CONFIG.replace("epochs = 3", "epochs = 30\npatience = 1"))
     config.write_text(config.read_text() + 'learning_rate = 0.1\nschedule = "constant"\n')
@@ -195,6 +197,7 @@ def test_weights_of_the_loss_are_chosen_by_validation(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_search_does_not_reuse_another_configurations_scores(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, SEARCH)
 

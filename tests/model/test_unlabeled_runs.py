@@ -47,6 +47,7 @@ def predictions() -> pd.Series:
     ],
     ids=["NaN", "absent ids", "None", "NA", "categorical"],
 )
+@pytest.mark.slow
 def test_rows_without_a_label_train(labels: pd.Series, predictions: pd.Series) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)

@@ -25,6 +25,7 @@ def answers(y: pd.Series = Y, **options: Any) -> np.ndarray:
     return fitted.predict_proba(TABLES).to_numpy()
 
 
+@pytest.mark.slow
 def test_half_of_the_copies_of_complete_tables_are_unmasked() -> None:
     default = answers()
     assert np.array_equal(default, answers(unmasked_copies=0.5, guidance=1.0))

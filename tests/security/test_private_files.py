@@ -70,6 +70,7 @@ def run_party(folder: Path) -> str:
     return err
 
 
+@pytest.mark.slow
 def test_a_party_keeps_its_state_private_and_tightens_what_it_finds(tmp_path: Path) -> None:
     write_files(tmp_path)
     old = tmp_path / "shop" / "prediction"

@@ -241,10 +241,10 @@ class CoordinatorRun:
         """Return the status of the run; numbers become metrics."""
         metrics = party_metrics(self.federation.parties)
         absent = [name for name, connected in metrics["party_present"].items() if not connected]
-        waits = bool(absent) and not self._finished
+        lost = bool(absent) and not self._finished
         return {
-            "healthy": not waits,
-            "problem": f"the run waits for {', '.join(absent)}" if waits else "",
+            "healthy": not lost,
+            "problem": f"not connected: {', '.join(absent)}" if lost else "",
             "side": "coordinator",
             "state": "finished" if self._finished else "training",
             **progress_status(self._about, self.trainer.progress),
