@@ -18,6 +18,7 @@ from xvfl.model.export.bundle_export import export_run
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import ENCODER
+from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
@@ -57,15 +58,27 @@ def test_a_run(run: Path, tmp_path: Path) -> None:
 def test_a_released_head(tmp_path: Path) -> None:
     bank, shop, y = small_tables.make_tables()
     model = XVFLClassifier(epochs=2, embedding_dim=8).fit({"bank": bank, "shop": shop}, y).model_
-    heads = TrainedHeads("r", model.method, model.task, model.prior, model.temperatures, model.loss)
+    heads = TrainedHeads(
+        "r",
+        model.method,
+        model.task,
+        model.prior,
+        model.temperatures,
+        model.loss,
+        model.net,
+        ("bank", "shop"),
+    )
     store = ReleaseStore(RunDir(tmp_path))
-    record = heads.release(store, ["bank", "shop"], ["bank"])["bank"]
+    record = heads.release(store, ["bank"])["bank"]
     state, public = RunDir(tmp_path / "state").create(), tmp_path / PUBLIC_KEY
     state.write_json(ENCODER, model.encoders["bank"].to_dict())
     party = PartyFolder("bank", state, public)
     settings = RunSettings("xvfl+", model.net, TrainConfig(), run="r")
     party.save_run(settings, model.full_threshold["bank"])
-    party.install(store.load("bank"), ("r", model.parties["bank"].state_dict()))
+    weights = model.parties["bank"].state_dict()
+    tensors = {f"net/bank/{key}": each for key, each in weights.items()}
+    Checkpoints(state).save("r", 1, tensors, 1)
+    party.install(store.load("bank"))
     out, key = tmp_path / "bank.xvfl", tmp_path / "release.key"
     predictor, check = export_run(state, out, None, key, bank)
     assert check is not None and check.rows == len(bank) and check.difference < 1e-5

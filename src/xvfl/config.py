@@ -186,9 +186,9 @@ class NetConfig:
     number_embedding_dim: int | None = None
     """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
     members and without privacy options, or with `no_gradients` and without `epsilon`, else 0."""
-    skip_rank: int = 0
+    skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
-    output; 0 = none."""
+    output; 0 = none, the default."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
@@ -205,7 +205,7 @@ class NetConfig:
         wide = self.base_channels > 0 and self.base_channels % 8 == 0
         _require(self, "base_channels", wide, "a multiple of 8")
         _require(self, "number_embedding_dim", (self.number_embedding_dim or 0) >= 0, "0 or more")
-        _require(self, "skip_rank", self.skip_rank >= 0, "0 or more")
+        _require(self, "skip_rank", (self.skip_rank or 0) >= 0, "0 or more")
         _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
         _require(self, "heads", 0 <= self.heads <= 64, "0 (automatic) or from 1 to 64")
 

@@ -37,6 +37,7 @@ AUTOMATIC: dict[type[Section], dict[str, object]] = {
         "embedding_dim": 0,
         "hidden_dim": 0,
         "number_embedding_dim": None,
+        "skip_rank": None,
         "members": 0,
         "heads": 0,
     },
@@ -208,6 +209,7 @@ def _resolve_net(
         embedding_dim=net.embedding_dim or d,
         hidden_dim=net.hidden_dim or hidden,
         number_embedding_dim=number,
+        skip_rank=net.skip_rank or 0,
         heads=net.heads or 1,
     )
 

@@ -97,9 +97,9 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
         several members and without privacy options, or with `label_protection="no_gradients"` and
         without `epsilon`, else 0.
-    skip_rank : int, default=0
+    skip_rank : int, default=None
         Rank of a linear map from the features of a table to its embedding, added to the bottom's
-        output; 0 for none.
+        output; 0 for none, the default.
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         their log-probabilities. More than one needs tables and default nets. 0 means 4 where that
@@ -313,7 +313,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         base_channels: int = 32,
         seeing_completers: bool | None = None,
         number_embedding_dim: int | None = None,
-        skip_rank: int = 0,
+        skip_rank: int | None = None,
         members: int = 0,
         heads: int = 0,
         epochs: int = 0,

@@ -60,7 +60,7 @@ def build_parties(
                 config.n_blocks,
                 config.base_channels,
                 config.number_embedding_dim or 0,
-                config.skip_rank,
+                config.skip_rank or 0,
             )
             for _ in range(spec.branches)
         ]

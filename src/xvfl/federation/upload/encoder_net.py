@@ -34,7 +34,7 @@ def encoder_config(options: Options) -> EncoderConfig:
         embedding_dim=net.embedding_dim,
         hidden_dim=net.hidden_dim,
         number_embedding_dim=net.number_embedding_dim,
-        skip_rank=net.skip_rank,
+        skip_rank=net.skip_rank or 0,
         n_blocks=net.n_blocks,
         base_channels=net.base_channels,
         precision=train.precision,
