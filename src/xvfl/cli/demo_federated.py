@@ -45,7 +45,7 @@ OVERLAP, RATE, SEED = 0.4, 0.5, 0
 ABSENT = 0.05
 """Share of the rows that a party does not hold."""
 TRAIN = TrainConfig(
-    epochs=20, batch_size=64, learning_rate=1e-3, patience=0, device="cpu", random_state=SEED
+    epochs=40, batch_size=64, learning_rate=1e-3, patience=0, device="cpu", random_state=SEED
 )
 TEST = 0.3
 """Share of test rows."""
@@ -83,8 +83,6 @@ revocation_list = "certs/ca.crl"
 ca_certificate = "certs/ca.crt"
 certificate = "certs/{name}.crt"
 private_key = "certs/{name}.key"
-[encoder]
-epochs = 20
 """
 
 
