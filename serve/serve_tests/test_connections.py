@@ -111,9 +111,12 @@ class Client:
         self.port, self._stack, self._server = port, stack, server
 
     def open(self, data: bytes = b"") -> socket.socket:
-        """Open a connection and send some bytes."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        """Open a connection whose kernel buffer holds little of an answer, and send some bytes."""
+        connection = socket.socket()
         self._stack.callback(connection.close)
+        connection.settimeout(60)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        connection.connect(("127.0.0.1", self.port))
         connection.sendall(data)
         return connection
 
@@ -241,7 +244,7 @@ def test_a_client_that_reads_slowly_gets_its_answer(
     secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = SimpleNamespace(monotonic=lambda: clock[0])
-    clock, size, tls = [0.0], 2**24, None
+    clock, size, tls = [0.0], 2**26, None
     monkeypatch.setattr("xvfl_serve.http.server.time", now)
     create_authority(tmp_path).issue("coordinator", hosts=("localhost",))
     if secure:

@@ -1,7 +1,8 @@
 """Whitening: a fixed linear layer after an encoder that equalizes its largest components.
 
 Embeddings of an encoder have a few principal components with large variance, which often follow
-single columns. Equal variances hide which components these are. A random rotation hides the rest.
+single columns. With equal variances, principal component analysis does not find them. Independent
+component analysis still can: neither whitening nor the random rotation changes what it finds.
 Shapes: R runs, B rows of a run, d embedding width.
 """
 
