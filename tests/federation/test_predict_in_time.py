@@ -213,7 +213,7 @@ def test_refused_rows_are_completed_as_absent_ones(tmp_path: Path) -> None:
         _, batch, _ = parties.predict()
         assert bool((batch.refused == (parties.problem.rows.handles >= 0)).all())
         assert not bool(batch.rows.seen.any())
-        (refusal,) = set(batch.refusals)
+        (refusal,) = {each.refusal for each in batch.answers.values()}
         assert refusal.startswith("max_per_row (1) is used up until ")
 
 

@@ -1,5 +1,6 @@
 """A party answers its callers whatever the coordinator replies to a request for assistance."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.config import MatchingConfig
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
-from xvfl.wire.messages import Assistance, Done, ErrorReply, Message
+from xvfl.wire.messages import Assistance, Done, ErrorReply, Message, RowAnswer
 
 VALUES = torch.zeros(1, 2, dtype=torch.float64)
-FLAGS = torch.zeros(1, 1, dtype=torch.bool)
+ROW = RowAnswer("assisted", ("bank", "shop"), (), 0.5, ())
 REFUSED = "it refused the request; the log of this party has the reason"
 INVALID = "it sent an invalid reply"
 
@@ -31,9 +32,13 @@ INVALID = "it sent an invalid reply"
             PartyError("no answer in time"),
             "no answer in time",
         ),
-        (Assistance(1, VALUES[:, :1], FLAGS, FLAGS, ("shop",), ()), INVALID),
-        (Assistance(1, VALUES, FLAGS, FLAGS[:, :0], ("shop",), ()), INVALID),
-        (Assistance(1, VALUES, FLAGS, FLAGS, ("shop",), ("clinic",)), INVALID),
+        (Assistance(1, VALUES[:, :1], (ROW,), ()), INVALID),
+        (Assistance(1, VALUES * torch.nan, (ROW,), ()), INVALID),
+        (Assistance(1, VALUES, (), ()), INVALID),
+        (Assistance(1, VALUES, (ROW, ROW), ()), INVALID),
+        (Assistance(1, VALUES, (ROW,), ("clinic",)), INVALID),
+        (Assistance(1, VALUES, (replace(ROW, mode="invented"),), ()), INVALID),
+        (Assistance(1, VALUES, (replace(ROW, completed=float("nan")),), ()), INVALID),
     ],
 )
 def test_without_a_valid_reply_no_peer_assists(
@@ -48,7 +53,6 @@ def test_without_a_valid_reply_no_peer_assists(
     frame, matching = pd.DataFrame({"age": [1.0]}, ["c1"]), MatchingConfig("exact")
     inputs = PartyInputs("bank", frame, TableOptions(), RunDir(tmp_path), matching)
     predictor = AssistedPredictor(inputs, lambda: torch.tensor([0]), call, events.append)
-    found = predictor._ask(torch.tensor([0], dtype=torch.int32), "caller", 1e9, width=2)
-    assert found.parties == () and found.unreachable == ("coordinator", reason)
-    assert not bool(found.contributors.any())
+    found = predictor._ask([0], "caller", 1e9, width=2)
+    assert found.rows == () and found.unreachable == ("coordinator", reason)
     assert [each["event"] for each in events] == ["no_assistance"]

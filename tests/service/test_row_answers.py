@@ -5,17 +5,17 @@ from typing import Any
 
 import torch
 
-from xvfl.federation.predict_in_time import TimelyBatch
-from xvfl.primitives.rows import Rows
+from xvfl.federation.predict_in_time import PartyAnswer, TimelyBatch
 from xvfl.primitives.task import Classification
-from xvfl.service.prediction.row_answers import collaborative_answers
+from xvfl.service.prediction.row_answers import answer_rows, to_json
 
 MODEL: Any = SimpleNamespace(
     names=("bank", "shop", "clinic"),
     prior=(0.75, 0.25),
     task=Classification(("no", "yes")),
-    temperature=lambda mode: 1.0,
-    completes=True,
+    temperature=lambda mode, party: 1.0,
+    completes=lambda mode, party: True,
+    loss=SimpleNamespace(self_completion_weight=0.0),
     method=SimpleNamespace(modes=("local", "assisted", "collaborative")),
 )
 SEEN = torch.tensor([[1, 1], [1, 0], [0, 0], [0, 0]]).bool()
@@ -24,15 +24,20 @@ OBSERVED = torch.tensor([[1.0, 0.25], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
 REFUSED = torch.tensor([[0, 0], [0, 0], [0, 0], [0, 1]]).bool()
 
 
-def answers(in_time: bool = True) -> list[dict[str, Any]]:
+def answers(
+    in_time: bool = True, party: str = "", refused: torch.Tensor = REFUSED
+) -> list[dict[str, Any]]:
     """Answer four rows of bank, with 2 features, and shop, with 4; the clinic is unreachable."""
-    rows = Rows(torch.zeros(4, 2), FULL, SEEN, torch.full((4,), -1), torch.ones(4))
-    batch = TimelyBatch(
-        (0, 1), rows, torch.zeros(4, 2, 1, 8), 1, OBSERVED, REFUSED, ("", "used up")
-    )
-    holders = [["bank", "shop"], ["bank"], ["clinic"], ["shop"]]
-    out, absent = torch.tensor([[0.0, 1.0]] * 4), {"clinic": "not connected"}
-    return collaborative_answers(MODEL, out, batch, [2, 4], in_time, absent, holders)
+    status = torch.where(refused, 3, SEEN.byte() + FULL.byte())
+    handles, E = torch.arange(4), torch.zeros(4, 1, 8)
+    parties = {
+        i: PartyAnswer(handles, status[:, i], E, OBSERVED[:, i], "used up") for i in range(2)
+    }
+    batch = TimelyBatch(parties, (4, 1, 8), 1)
+    away = {"clinic": "not connected"}
+    out, absent = torch.tensor([[0.0, 1.0]] * 4), [{}, {}, away, {}]
+    values, found = answer_rows(MODEL, out, batch, [2, 4], in_time, absent, party)
+    return [to_json(MODEL.task, *each, away) for each in zip(values, found, strict=True)]
 
 
 def test_rows_are_reported_as_in_one_process() -> None:
@@ -50,3 +55,23 @@ def test_without_time_nothing_is_completed() -> None:
     found = answers(in_time=False)
     assert [each["completed"] for each in found] == [0.0] * 4
     assert "no time for completion" in found[0]["notes"][0]
+
+
+def test_rows_of_an_assisted_party_are_reported_as_in_one_process() -> None:
+    found = answers(party="shop")
+    # Bank has the first two rows in full; nobody observes the last two.
+    assert [each["mode"] for each in found] == ["assisted"] * 2 + ["prior", "refused"]
+    assert [each["parties"] for each in found] == [["bank", "shop"], ["bank"], [], []]
+    # 3 and 4 of the shop's 4 features.
+    assert [each["completed"] for each in found] == [0.75, 1.0, 0.0, 0.0]
+    found = answers(party="bank")
+    assert [each["parties"] for each in found] == [["bank"], ["bank"], [], []]
+    assert [each["mode"] for each in found[:2]] == ["assisted"] * 2
+
+
+def test_a_row_that_the_assisted_party_refuses_gets_no_prediction_of_its_peers() -> None:
+    refused = torch.tensor([[0, 1]] * 4).bool()
+    for each in answers(party="shop", refused=refused):
+        assert each["mode"] == "refused" and each["prediction"] is None
+        assert each["parties"] == [] and each["refused"] == ["shop"]
+        assert each["notes"][0] == "shop: used up" and "probabilities" not in each

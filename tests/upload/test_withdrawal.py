@@ -27,7 +27,6 @@ from xvfl.errors import CertificateError, DataWarning, InputError, RunError, Wir
 from xvfl.federation.predict_in_time import TimelyBatch
 from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.rows import Rows
 from xvfl.service.listener import listen
 from xvfl.service.prediction.stand_in import StandIn, add_stand_ins
 from xvfl.service.release import verify_release
@@ -537,10 +536,7 @@ def test_withdrawn_rows_stand_in_for_no_answer(tmp_path: Path) -> None:
     rows_asked = torch.tensor([3, 4])
 
     def answer() -> tuple[TimelyBatch, dict[str, Tensor]]:
-        nothing = torch.zeros(2, 0)
-        held = Rows(nothing.long(), nothing.bool(), nothing.bool(), -torch.ones(2), torch.ones(2))
-        empty = TimelyBatch((), held, torch.zeros(2, 0, 1, 5), 0, nothing, nothing.bool(), ())
-        return add_stand_ins(empty, rows_asked, stand_ins)
+        return add_stand_ins(TimelyBatch({}, (2, 1, 5)), rows_asked, stand_ins)
 
     batch, _ = answer()
     assert batch.rows.seen.flatten().tolist() == [True, True] and bool(batch.E.any(-1).all())

@@ -6,14 +6,14 @@ Shapes: N rows, k parties (K of them answer), v views, M members, d embedding wi
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from xvfl.errors import PartyError, WireError
+from xvfl.federation.fused import pad
 from xvfl.federation.member_rows import join_members, split_members
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.party_pool import PartyPool
@@ -30,35 +30,67 @@ LATE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
+class PartyAnswer:
+    """What a party answered about a batch, or what its stored upload has of it."""
+
+    handles: Tensor
+    """(N,)"""
+    status: Tensor
+    """(N,) uint8, see `RowEmbeddings`."""
+    E: Tensor
+    """(N, v, M·d)"""
+    observed: Tensor
+    """(N,) share of observed features."""
+    refusal: str = ""
+    """Which budget refused rows."""
+
+
+@dataclass(frozen=True)
 class TimelyBatch:
     """The embeddings of a batch that arrived in time."""
 
-    places: tuple[int, ...]
-    """The parties that answered."""
-    rows: Rows
-    """As these parties hold them."""
-    E: Tensor
-    """(N, K, v, M·d)"""
-    tensor_id: int
-    observed: Tensor
-    """(N, K) share of observed features."""
-    refused: Tensor
-    """(N, K) rows that a budget refused."""
-    refusals: tuple[str, ...]
-    """(K,) which budget."""
+    answers: Mapping[int, PartyAnswer]
+    """By the place of the party, in this order."""
+    shape: tuple[int, int, int]
+    """(N, v, M·d)"""
+    tensor_id: int = 0
 
-    def select(self, kept: Sequence[int]) -> "TimelyBatch":
-        """Keep some of these parties."""
-        at = list(kept)
-        return TimelyBatch(
-            tuple(self.places[i] for i in at),
-            self.rows.select_parties(at),
-            self.E[:, at],
-            self.tensor_id,
-            self.observed[:, at],
-            self.refused[:, at],
-            tuple(self.refusals[i] for i in at),
-        )
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The parties that answered."""
+        return tuple(self.answers)
+
+    @property
+    def E(self) -> Tensor:
+        """(N, K, v, M·d)"""
+        n, *rest = self.shape
+        return _stack([each.E for each in self.answers.values()], torch.zeros(n, 0, *rest))
+
+    @property
+    def observed(self) -> Tensor:
+        """(N, K) share of observed features."""
+        parts = [each.observed for each in self.answers.values()]
+        return _stack(parts, torch.zeros(self.shape[0], 0))
+
+    @property
+    def status(self) -> Tensor:
+        """(N, K) row status, see `RowEmbeddings`."""
+        parts = [each.status for each in self.answers.values()]
+        return _stack(parts, torch.zeros(self.shape[0], 0, dtype=torch.uint8))
+
+    @property
+    def refused(self) -> Tensor:
+        """(N, K) rows that a budget refused."""
+        return self.status == REFUSED
+
+    @property
+    def rows(self) -> Rows:
+        """The rows as these parties hold them."""
+        n, status, refused = self.shape[0], self.status, self.refused
+        parts = [each.handles for each in self.answers.values()]
+        handles = _stack(parts, torch.zeros(n, 0, dtype=torch.long)).masked_fill(refused, -1)
+        seen = (status >= 1) & ~refused
+        return Rows(handles, status == FULL, seen, torch.full((n,), -1), torch.ones(n))
 
 
 def embed_in_time(
@@ -78,34 +110,18 @@ def embed_in_time(
     tensor_id, now = pool.next_request_id(), time.monotonic()
     requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
     replies = pool.request(requests, RowEmbeddings, now + EMBED_SHARE * (deadline - now))
-    embeddings, answered = [], []
+    answers = {}
     for i, reply in replies.items():
         try:
             own = _unpack(reply, handles[:, i], len(views), widths[i])
-            embeddings.append(functional.pad(own, (0, width - own.shape[-1])))
-            answered.append(i)
         except WireError as error:
             pool.reject_reply(i, error)
-    n = len(handles)
-    kept = [replies[i] for i in answered]
-    status = _stack([each.row_status for each in kept], torch.zeros(n, 0, dtype=torch.uint8))
-    refused = status == REFUSED
-    rows = Rows(
-        handles[:, answered].masked_fill(refused, -1),
-        status == FULL,
-        (status >= 1) & ~refused,
-        torch.full((n,), -1),
-        torch.ones(n),
-    )
-    return TimelyBatch(
-        tuple(answered),
-        rows,
-        _stack(embeddings, torch.zeros(n, 0, len(views), width)),
-        tensor_id,
-        _stack([each.observed for each in kept], torch.zeros(n, 0)),
-        refused,
-        tuple(each.refusal for each in kept),
-    )
+            continue
+        own = pad(own, width)
+        answers[i] = PartyAnswer(
+            handles[:, i], reply.row_status, own, reply.observed, reply.refusal
+        )
+    return TimelyBatch(answers, (len(handles), len(views), width), tensor_id)
 
 
 def predict_in_time(
@@ -133,10 +149,9 @@ def predict_in_time(
             return chosen.logits(parties, batch.rows, mode, at), batch, completed
         except PartyError as error:
             completed, names = False, pool.names
-            batch = batch.select(
-                [n for n, i in enumerate(batch.places) if names[i] not in error.parties]
-            )
-    return torch.zeros(len(batch.rows), 0), batch, True
+            left = {i: each for i, each in batch.answers.items() if names[i] not in error.parties}
+            batch = replace(batch, answers=left)
+    return torch.zeros(batch.shape[0], 0), batch, True
 
 
 class _TimelyParties:

@@ -61,10 +61,9 @@ class TrainedHeads:
         branches = method_spec(self.loss.method).branches
         return (self.net.members * self.net.embedding_dim * branches,) * len(self.names)
 
-    @property
-    def completes(self) -> bool:
-        """Whether collaborative predictions use completed features."""
-        return "collaborative" in completing_modes(self.method, "")
+    def completes(self, mode: Mode, party: str = "") -> bool:
+        """Return whether the predictions in a mode use completed features."""
+        return mode in completing_modes(self.method, party)
 
     def temperature(self, mode: Mode, party: str = "") -> float:
         """Return the temperature of the predictions in a mode."""

@@ -254,6 +254,21 @@ class Assist:
 
 
 @dataclass(frozen=True)
+class RowAnswer:
+    """How a row was predicted."""
+
+    mode: Code
+    """assisted, collaborative or local; `prior` if no party observes it; `refused`."""
+    parties: tuple[Name, ...]
+    """Parties that contributed."""
+    refused: tuple[Name, ...]
+    """Parties that have used up a budget for the row."""
+    completed: float
+    """Share of completed features."""
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True)
 class Assistance:
     """Reply to `Assist`: the prediction of each row by the party and its peers.
 
@@ -262,13 +277,9 @@ class Assistance:
 
     request_id: int
     values: Tensor
-    """(B, C) float64 probabilities, or (B, 1) numbers; arbitrary where no peer assists."""
-    contributors: Tensor
-    """(B, p) bool: which of `parties` assist the row."""
-    refused: Tensor
-    """(B, p) bool: which of `parties` have used up a budget for the row."""
-    parties: tuple[Name, ...]
-    """Peers that answered."""
+    """(B, C) float64 probabilities, or (B, 1) numbers."""
+    rows: tuple[RowAnswer, ...]
+    """(B,)"""
     unreachable: tuple[Line, ...]
     """Names and reasons in turn."""
 

@@ -3,7 +3,7 @@
 Rows without a gap are predicted here. For the others the coordinator asks this party and its peers
 for embeddings, and returns a prediction; no embedding of a peer reaches this party.
 
-Shapes: B rows of a batch, C outputs, p peers that answered.
+Shapes: B rows of a batch, C outputs.
 """
 
 import time
@@ -13,32 +13,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl.data.sources import encode, source_ids
-from xvfl.dataset.in_memory import to_party_table
+from xvfl.data.sources import encode, source_ids, take_rows
 from xvfl.errors import ModeError, RunError, WireError, XVFLError
-from xvfl.federation.fused import FusedFederation
 from xvfl.federation.message_checks import check_tensor
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.model import Model
-from xvfl.model.prediction import PredictRequest
+from xvfl.model.prediction import Prediction
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.model.workflow import open_bundle
-from xvfl.primitives.rows import FULL, Rows, observation_levels
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.prediction.row_answers import (
-    absent_notes,
-    predicted,
-    prior_answer,
-    prior_notes,
-)
-from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message
+from xvfl.service.prediction.row_answers import absence_notes, prior_answer, to_json
+from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message, RowAnswer
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.micro_batches import Answers
-from xvfl_serve.row_report import FULL_ROW, NO_GAP, NO_PEER, REFUSED_MODE
+from xvfl_serve.row_report import REFUSED_MODE
 
 Call = Callable[[Message, float], Message]
 """Send a request to the coordinator and return its reply within some seconds."""
@@ -48,22 +39,19 @@ COORDINATOR = "coordinator"
 REFUSED = "it refused the request; the log of this party has the reason"
 INVALID = "it sent an invalid reply"
 NOT_LISTED = "the row is not on the coordinator's list of ids"
-BUDGET_USED = "a budget is used up for this row"
+BUDGET_USED = "a budget of this party is used up for the row"
+MODES = ("assisted", "local", "prior", REFUSED_MODE)
 
 
 @dataclass(frozen=True)
 class _Opened:
-    """The released model with the party's rows."""
+    """The released model."""
 
     model: Model
     version: float
     """Time of the release's manifest."""
-    observed: Tensor
-    """(n, raw) observed features."""
-    levels: Tensor
-    """(n,) observation levels."""
     notes: list[str]
-    federation: FusedFederation
+    """(n,) remarks on unusual cells of the party's rows."""
 
 
 class AssistedPredictor:
@@ -117,31 +105,41 @@ class AssistedPredictor:
         """Raise if there is no released head."""
         self._open()
 
-    @torch.no_grad()
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
-        """Predict rows with the peers that answer in time."""
-        opened, at = self._open(), torch.tensor(rows)
-        handles = self._handles()[at]
-        asked = (opened.levels[at] != FULL) & (handles >= 0)
-        width = opened.model.task.n_outputs
-        reply = self._ask(handles[asked].int(), caller, deadline, width)
-        helped, contributors, refused = (
-            _spread(each, asked) for each in (reply.values, reply.contributors, reply.refused)
-        )
-        assisted = contributors.any(1, keepdim=True).numpy()
-        values = np.where(assisted, helped.numpy(), self._predict_alone(opened, at))
-        absent = dict(zip(reply.unreachable[::2], reply.unreachable[1::2], strict=True))
-        return [
-            self._answer(
-                opened,
-                row,
-                values[i],
-                [name for name, on in zip(reply.parties, contributors[i], strict=True) if on],
-                [name for name, on in zip(reply.parties, refused[i], strict=True) if on],
-                absent if asked[i] else None,
-            )
-            for i, row in enumerate(rows)
-        ]
+        """Predict rows with a gap by the coordinator, the others with the released head."""
+        opened, handles, name = self._open(), self._handles()[rows].tolist(), self._name
+        task, source = opened.model.task, take_rows(self._source, np.asarray(rows))
+        own = opened.model.predict({name: source}, "assisted", name)
+        asked = [i for i, mode in enumerate(own.mode) if mode != "assisted" and handles[i] >= 0]
+        reply = self._ask([handles[i] for i in asked], caller, deadline, task.n_outputs)
+        unreachable = dict(zip(reply.unreachable[::2], reply.unreachable[1::2], strict=True))
+        found = {
+            i: (values, row)
+            for i, values, row in zip(asked, reply.values.numpy(), reply.rows, strict=False)
+            if name not in row.refused
+        }
+        failed = {"peers": BUDGET_USED} if reply.rows else unreachable
+        answers = []
+        for i, row in enumerate(rows):
+            remarks = [f"{name}: {opened.notes[row]}"] if opened.notes[row] else []
+            if i in found:
+                values, answer = found[i]
+                answer = replace(answer, notes=(*remarks, *answer.notes))
+                answers.append(to_json(task, values, answer, unreachable))
+            else:
+                absent = failed if handles[i] >= 0 else {"peers": NOT_LISTED}
+                answers.append(self._answer_alone(own, i, remarks, absent))
+        return answers
+
+    def _answer_alone(
+        self, own: Prediction, i: int, remarks: Sequence[str], absent: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Answer a row with the released head; `absent` says why a gap was not sent."""
+        task, mode, no_gap = own.task, own.mode[i], own.mode[i] == "assisted"
+        notes = [own.notes[i]] if no_gap else [*remarks, *absence_notes(task, mode, absent)]
+        parties = (self._name,) if own.parties[i] else ()
+        row = RowAnswer(mode, parties, (), round(float(own.completed[i]), 6), tuple(notes))
+        return to_json(task, own.values[i], row, {} if no_gap else absent)
 
     def _open(self) -> _Opened:
         """Load the released model; reject the request if there is none (any more)."""
@@ -165,35 +163,20 @@ class AssistedPredictor:
         model = Model.load(bundle)
         if "assisted" not in model.method.modes:
             raise ModeError("the method does not predict in mode assisted")
-        encoded = encode(model.encoders[self._name], self._source)
-        table = to_party_table(model.encoders[self._name].layout, encoded)
-        levels = observation_levels(table.observed, model.full_threshold[self._name])
-        federation = model.federation({self._name: table})
-        federation.train(False)
-        model.method.heads.eval()
-        return _Opened(model, version, table.observed, levels, encoded.notes, federation)
+        return _Opened(model, version, encode(model.encoders[self._name], self._source).notes)
 
-    def _predict_alone(self, opened: _Opened, at: Tensor) -> NDArray[np.float64]:
-        """Predict rows without peers; rows without a gap are decided as in mode assisted. (B, C)"""
-        own, model, n = opened.levels[at].unsqueeze(1), opened.model, len(at)
-        batch = Rows(at.unsqueeze(1), own == FULL, own >= 1, torch.full((n,), -1), torch.ones(n))
-        out = model.method.logits(opened.federation, batch, "local", 0)
-        temperature = model.temperature(PredictRequest("assisted", self._name), batch)
-        return model.task.values(out.double() / temperature)
-
-    def _ask(self, handles: Tensor, caller: str, deadline: float, width: int) -> Assistance:
-        """Ask the coordinator for help with rows; without a valid reply, no peer assists."""
-        n, seconds = len(handles), deadline - time.monotonic()
-        nobody = torch.zeros(n, 0, dtype=torch.bool)
-        no_help = Assistance(0, torch.zeros(n, width, dtype=torch.float64), nobody, nobody, (), ())
-        if not n:
+    def _ask(self, handles: Sequence[int], caller: str, deadline: float, width: int) -> Assistance:
+        """Ask the coordinator to predict rows; without a valid reply, it predicts none."""
+        no_help, seconds = Assistance(0, torch.zeros(0), (), ()), deadline - time.monotonic()
+        if not handles:
             return no_help
         self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
-        message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, handles)
+        rows = torch.tensor(handles, dtype=torch.int32)
+        message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, rows)
         try:
             reply = self._call(message, seconds)
             if not isinstance(reply, ErrorReply):
-                return _check(reply, n, width)
+                return _check(reply, len(handles), width)
             reason, details = REFUSED, reply.text
         except WireError as error:
             reason, details = INVALID, str(error)
@@ -202,60 +185,13 @@ class AssistedPredictor:
         self._log({"event": "no_assistance", "reason": details})
         return replace(no_help, unreachable=(COORDINATOR, reason))
 
-    def _answer(
-        self,
-        opened: _Opened,
-        row: int,
-        value: NDArray[np.float64] | None,
-        peers: list[str],
-        refused: list[str],
-        unreachable: Mapping[str, str] | None,
-    ) -> dict[str, Any]:
-        """Build the answer of a row; `unreachable` is None if no peer was asked for it."""
-        model, level = opened.model, int(opened.levels[row])
-        share = 1 - float(opened.observed[row].float().mean())
-        mode = "assisted" if level == FULL or peers else "local"
-        notes = [f"{self._name}: {opened.notes[row]}"] if opened.notes[row] else []
-        notes += [FULL_ROW if share else NO_GAP] if level == FULL else []
-        notes += [f"{name}: {BUDGET_USED}" for name in refused]
-        reasons = {"peers": NOT_LISTED} if unreachable is None else unreachable
-        if not level and not peers:
-            value = None if refused else np.asarray(model.prior, dtype=float)
-            mode = REFUSED_MODE if refused else "prior"
-            notes += prior_notes(model.task, bool(refused), reasons)
-        elif mode == "local":
-            notes += _local_notes(refused, reasons)
-        completing = model.info(PredictRequest("assisted", self._name)).completing_modes
-        return {
-            **predicted(model.task, value),
-            "mode": mode,
-            "parties": ([self._name] if level else []) + peers,
-            "unreachable": dict(unreachable or {}),
-            "refused": refused,
-            "completed": round(share, 6) if level != FULL and mode in completing else 0.0,
-            "notes": notes,
-        }
-
-
-def _local_notes(refused: Sequence[str], absent: Mapping[str, str]) -> list[str]:
-    """Tell why a row with a gap is predicted locally."""
-    if not refused and not absent:
-        return [NO_PEER]
-    return [*absent_notes(absent), "no peer assisted: local prediction"]
-
 
 def _check(reply: Message, n: int, width: int) -> Assistance:
-    """Validate a reply for n rows."""
-    if not isinstance(reply, Assistance) or len(reply.unreachable) % 2:
-        raise WireError("the coordinator sent an invalid reply to Assist")
+    """Validate a reply for n rows; its texts were restricted when it was decoded."""
+    if not isinstance(reply, Assistance) or len(reply.unreachable) % 2 or len(reply.rows) != n:
+        raise WireError(f"the coordinator sent an invalid reply to Assist for {n} rows")
     check_tensor("values", reply.values, (n, width), torch.float64)
-    for name in ("contributors", "refused"):
-        check_tensor(name, getattr(reply, name), (n, len(reply.parties)), torch.bool)
+    for each in reply.rows:
+        if each.mode not in MODES or not 0 <= each.completed <= 1:
+            raise WireError(f"Assistance: expected a mode among {MODES} and a completed share")
     return reply
-
-
-def _spread(values: Tensor, asked: Tensor) -> Tensor:
-    """Place the values of the rows that were asked for among those of the batch."""
-    spread = values.new_zeros(len(asked), *values.shape[1:])
-    spread[asked] = values
-    return spread

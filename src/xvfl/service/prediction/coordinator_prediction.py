@@ -3,19 +3,20 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl import maths
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import PartyPool
 from xvfl.federation.predict_in_time import (
     EMBED_SHARE,
-    TimelyBatch,
     embed_in_time,
     predict_in_time,
 )
@@ -29,12 +30,12 @@ from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
-from xvfl.service.prediction.row_answers import collaborative_answers, prior_answer
+from xvfl.service.prediction.row_answers import answer_rows, prior_answer, to_json
 from xvfl.service.prediction.stand_in import add_stand_ins, find_stand_ins
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
-from xvfl.wire.messages import Assist, Assistance, Hello, Message
+from xvfl.wire.messages import Assist, Assistance, Hello, Message, RowAnswer
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError, UnavailableError
@@ -203,29 +204,58 @@ class CoordinatorPredictor:
                 f"parties: {count} {what}, expected at least {least}; try again later"
             )
 
-    @torch.no_grad()
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
         """Predict rows in mode collaborative with the parties that answer in time."""
+        model = self.model
+        values, answers, unreachable = self._predict(model, torch.tensor(rows), caller, deadline)
+        self._check_parties(len(model.names) - len(unreachable), "answered")
+        return [
+            to_json(model.task, *each, unreachable) for each in zip(values, answers, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _predict(
+        self,
+        model: TrainedHeads,
+        rows: Tensor,
+        caller: str,
+        deadline: float,
+        assisted: int | None = None,
+    ) -> tuple[NDArray[np.float64], list[RowAnswer], dict[str, str]]:
+        """Predict rows with the parties that answer in time, or assist a party.
+
+        Stored uploads stand in for parties in mode collaborative only. Returns values (N, C),
+        answers (N,), and the parties that did not take part, with the reason.
+        """
         assert self.pool is not None
-        pool, model = self.pool, self.model
-        views = prediction_views(model.method)
-        handles: Tensor = self._handles[rows]
+        pool, handles = self.pool, self._handles[rows]
+        views, stood_in = prediction_views(model.method), dict[str, Tensor]()
         with self._exchange:
             batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
-            batch, stood_in = add_stand_ins(batch, torch.tensor(rows), self._stand_ins)
-            out, batch, completed = predict_in_time(
-                pool, model.method, batch, model.net.members, deadline
+            if assisted is None:
+                batch, stood_in = add_stand_ins(batch, rows, self._stand_ins)
+            out, batch, in_time = predict_in_time(
+                pool, model.method, batch, model.net.members, deadline, assisted
             )
-        self._check_parties(len(batch.places), "answered")
+        if assisted is not None and assisted not in batch.places:
+            raise WireError("Assist: this party did not embed its rows in time")
         n_features = [pool.parties[i].n_features for i in batch.places]
-        holders = [self._possible_holders(each) for each in handles]
-        answers = collaborative_answers(
-            model, out, batch, n_features, completed, _absences(pool, batch), holders
-        )
+        others = [each for i, each in enumerate(pool.parties) if i not in batch.places]
+        unreachable = {each.name: each.absence for each in others}
+        absent = [
+            {
+                name: unreachable[name]
+                for name in self._possible_holders(each)
+                if name in unreachable
+            }
+            for each in handles
+        ]
+        party = "" if assisted is None else model.names[assisted]
+        values, answers = answer_rows(model, out, batch, n_features, in_time, absent, party)
         for note, held in stood_in.items():
             for i in held.nonzero().flatten().tolist():
-                answers[i]["notes"].append(note)
-        return answers
+                answers[i] = replace(answers[i], notes=(*answers[i].notes, note))
+        return values, answers, unreachable
 
     def _possible_holders(self, handles: Tensor) -> list[str]:
         """Return the parties that hold a row, and those of which this is not known yet."""
@@ -240,11 +270,11 @@ class CoordinatorPredictor:
         """Answer a party that asks for the help of its peers with its own rows."""
         if not isinstance(message, Assist) or not 0 < message.seconds <= MAX_DEADLINE_S:
             raise WireError(f"expected Assist within {MAX_DEADLINE_S:g} s")
-        if "assisted" not in self.model.method.modes:
+        model = self.model
+        if "assisted" not in model.method.modes:
             raise WireError("Assist: the method of this run does not predict in mode assisted")
         self._check_release(name)
-        own = self.model.names.index(name)
-        handles = message.handles
+        own, handles = model.names.index(name), message.handles
         check_handles(handles, int((self._handles[:, own] >= 0).sum()))
         distinct = len(handles) == len(set(handles.tolist())) and bool((handles >= 0).all())
         if not distinct or len(handles) > MAX_ASSISTED_ROWS:
@@ -253,7 +283,12 @@ class CoordinatorPredictor:
                 f"got {len(handles)}"
             )
         deadline = time.monotonic() + min(message.seconds, self.settings.deadline)
-        return self._assist(own, message, deadline)
+        rows = self._rows_of_handles(own)[handles.long()]
+        # The name of the certificate: a party could invent callers, each with a budget.
+        caller = f"party:{name}"[:MAX_NAME]
+        values, answers, unreachable = self._predict(model, rows, caller, deadline, own)
+        texts = tuple(text for pair in unreachable.items() for text in pair)
+        return Assistance(message.request_id, torch.from_numpy(values), tuple(answers), texts)
 
     def _check_release(self, name: str) -> None:
         """Reject a party without a released head of this run."""
@@ -267,42 +302,6 @@ class CoordinatorPredictor:
                 "Assist: no head of this run is released to this party, or it was revoked; ask the "
                 "coordinator for a release"
             )
-
-    @torch.no_grad()
-    def _assist(self, own: int, message: Assist, deadline: float) -> Assistance:
-        """Predict the rows that have a gap at the party, with the peers that answer in time.
-
-        Rows without a gap get no help.
-        """
-        assert self.pool is not None
-        model, pool = self.model, self.pool
-        name = model.names[own]
-        # The name of the certificate: a party could invent callers, each with a budget.
-        caller = f"party:{name}"[:MAX_NAME]
-        with self._exchange:
-            handles = self._handles[self._rows_of_handles(own)[message.handles.long()]]
-            views = prediction_views(model.method)
-            batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
-            out, batch, _ = predict_in_time(
-                pool, model.method, batch, model.net.members, deadline, own
-            )
-        if own not in batch.places:
-            raise WireError("Assist: this party did not embed its rows in time")
-        at = batch.places.index(own)
-        gap = ~(batch.rows.full[:, at] | batch.refused[:, at]).unsqueeze(1)
-        temperature = model.temperature("assisted", name)
-        values = torch.from_numpy(model.task.values(out.double() / temperature))
-        peers = [n for n, place in enumerate(batch.places) if place != own]
-        full, seen = batch.rows.full[:, peers], batch.rows.seen[:, peers]
-        partial = model.loss.self_completion_weight > 0
-        return Assistance(
-            message.request_id,
-            values * gap,
-            (maths.sources(full, seen) if partial else full) & gap,
-            batch.refused[:, peers],
-            tuple(model.names[batch.places[n]] for n in peers),
-            tuple(text for pair in _absences(pool, batch).items() for text in pair),
-        )
 
     def _rows_of_handles(self, party: int) -> Tensor:
         """Return the row of each handle of a party."""
@@ -333,9 +332,3 @@ class CoordinatorPredictor:
             "party_reason": {each.name: each.diagnosis for each in parties if each.reason},
             "party_answer_seconds": {each.name: each.last_answer_s for each in parties},
         }
-
-
-def _absences(pool: PartyPool, batch: TimelyBatch) -> dict[str, str]:
-    """Return the parties that did not take part in a batch, with the reason."""
-    absent = (each for i, each in enumerate(pool.parties) if i not in batch.places)
-    return {each.name: each.absence for each in absent}

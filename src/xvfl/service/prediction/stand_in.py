@@ -4,19 +4,18 @@ Shapes: N rows of a batch, K parties in it, v views, d embedding width.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from xvfl.data.frames import read_frame
-from xvfl.federation.predict_in_time import TimelyBatch
+from xvfl.federation.fused import pad
+from xvfl.federation.predict_in_time import PartyAnswer, TimelyBatch
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.matching.normalize import normalize_ids
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.rows import FULL, Rows
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
@@ -83,46 +82,18 @@ def add_stand_ins(
 
     Returns the batch, and for each party that stands in, a note and the rows that it has. (N,)
     """
-    stood_in = {}
+    answers, stood_in = dict(batch.answers), dict[str, Tensor]()
+    _, views, width = batch.shape
     for place, stand_in in stand_ins.items():
-        if place in batch.places or not stand_in.usable:
+        if place in answers or not stand_in.usable:
             continue
         handles = stand_in.handles[rows]
         status = stand_in.store.row_status()[handles] * (handles >= 0)
         held = status > 0
         if bool(held.any()):
-            plain = stand_in.store.views()[handles.clamp(min=0), 0].float()
-            batch = _add(batch, place, plain * held.unsqueeze(1), handles, status)
+            plain = stand_in.store.views()[handles.clamp(min=0), 0].float() * held.unsqueeze(1)
+            E = pad(plain, width).unsqueeze(1).expand(-1, views, -1)
+            handles = handles.masked_fill(~held, -1)
+            answers[place] = PartyAnswer(handles, status, E, held.float())
             stood_in[f"{stand_in.store.manifest.party}: {stand_in.note}"] = held
-    return batch, stood_in
-
-
-def _add(
-    batch: TimelyBatch, place: int, plain: Tensor, handles: Tensor, status: Tensor
-) -> TimelyBatch:
-    """Add a party, in the order of places."""
-    n, _, views, width = batch.E.shape
-    own = functional.pad(plain, (0, width - plain.shape[-1])).unsqueeze(1).expand(n, views, width)
-    held, rows = status > 0, batch.rows
-    columns = (
-        (rows.handles, handles.masked_fill(~held, -1)),
-        (rows.full, status == FULL),
-        (rows.seen, held),
-        (batch.E, own),
-        (batch.observed, held.float()),
-        (batch.refused, torch.zeros_like(held)),
-    )
-    handles, full, seen, E, observed, refused = (
-        torch.cat([before, new.unsqueeze(1)], 1) for before, new in columns
-    )
-    added = TimelyBatch(
-        (*batch.places, place),
-        Rows(handles, full, seen, rows.y, rows.weight),
-        E,
-        batch.tensor_id,
-        observed,
-        refused,
-        (*batch.refusals, ""),
-    )
-    order = sorted(range(len(added.places)), key=lambda i: added.places[i])
-    return added.select(order)
+    return replace(batch, answers=dict(sorted(answers.items()))), stood_in
