@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -33,7 +34,7 @@ from xvfl.service import log as service_log
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
 from xvfl.service.log import read_log
-from xvfl.service.party_matching import SESSIONS, MatchingService, matching_endpoint
+from xvfl.service.matched_table import SESSIONS, MatchedTable, matching_endpoint
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, ErrorReply, Hello, Match, Message
@@ -66,6 +67,11 @@ private_key = "certs/{name}.key"
 """
 NO_ROWS = torch.zeros(0, dtype=torch.int32)
 LABELED, IDS = ["a", "b", "c"], ["C", "d", " a "]
+
+
+def table(ids: list[str]) -> pd.DataFrame:
+    """Return a table with one column."""
+    return pd.DataFrame({"x": 0.0}, index=ids)
 
 
 @pytest.fixture
@@ -161,7 +167,7 @@ def _written(folder: Path, name: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["memory", "grpc"])
 def test_matching_runs_over_every_transport(kind: str, tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
-    ends = [matching_endpoint(IDS, ["x"], config, tmp_path / "p0.json")]
+    ends = [matching_endpoint(table(IDS), tmp_path / "p0.json", config)]
     with open_transports(kind, ["p0"], ends, tmp_path / "certs") as found:
         ours = match_parties({"p0": found[0]}, LABELED, ["y"], config, tmp_path / "c.json")
     theirs = load_party_alignment(tmp_path / "p0.json")
@@ -175,7 +181,7 @@ def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> N
 
     def match(names: list[str], labeled: list[str]) -> dict[str, bytes]:
         ends = {
-            n: matching_endpoint(IDS, ["x"], config, tmp_path / f"{n}.json", again=True)
+            n: matching_endpoint(table(IDS), tmp_path / f"{n}.json", config, again=True)
             for n in names
         }
         over = {n: InProcessTransport(end.hello, end.handle) for n, end in ends.items()}
@@ -190,7 +196,7 @@ def test_a_party_added_later_leaves_the_others_as_they_were(tmp_path: Path) -> N
 
 def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
     notes: list[dict[str, object]] = []
-    end = matching_endpoint(IDS, ["x"], MatchingConfig("exact"), tmp_path / "p0.json", notes.append)
+    end = matching_endpoint(table(IDS), tmp_path / "p0.json", MatchingConfig("exact"), notes.append)
     over = {"p0": InProcessTransport(end.hello, end.handle)}
     with pytest.raises(MatchingError, match="'p0' rejected .*rule 'folded'.*by 'exact'"):
         match_parties(over, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json")
@@ -199,7 +205,7 @@ def test_two_rules_are_refused_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_a_party_that_only_matches_does_not_train(tmp_path: Path) -> None:
-    end = matching_endpoint(IDS, ["x"], MatchingConfig(), tmp_path / "p0.json")
+    end = matching_endpoint(table(IDS), tmp_path / "p0.json", MatchingConfig())
     settings = json.dumps({"method": "xvfl", "net": {}, "train": {}})
     reply = codec.decode(end.handle(codec.encode(Begin(1, "run", 0, settings, NO_ROWS))))
     assert isinstance(reply, ErrorReply) and "only matches ids now" in reply.text
@@ -231,7 +237,7 @@ def test_a_party_that_does_not_come_is_named(tmp_path: Path) -> None:
 
 def test_a_question_that_comes_again_gets_the_answer_it_got(tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
-    end = matching_endpoint(IDS, ["x"], config, tmp_path / "p0.json")
+    end = matching_endpoint(table(IDS), tmp_path / "p0.json", config)
 
     def twice(frame: bytes) -> bytes:
         first = end.handle(frame)
@@ -245,7 +251,7 @@ def test_a_question_that_comes_again_gets_the_answer_it_got(tmp_path: Path) -> N
 
 def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
     config = MatchingConfig(n_threads=1)
-    end = matching_endpoint(IDS, ["x"], config, tmp_path / "p0.json")
+    end = matching_endpoint(table(IDS), tmp_path / "p0.json", config)
 
     def dies(frame: bytes) -> bytes:
         reply = end.handle(frame)
@@ -293,7 +299,7 @@ def test_a_party_that_restarts_is_matched_again(at: int, fails: bool, tmp_path: 
     config, events = MatchingConfig(n_threads=1), list[Mapping[str, Any]]()
 
     def make_end() -> Endpoint:
-        service = MatchingService(IDS, ["x"], config, tmp_path / "p0.json")
+        service = MatchedTable(table(IDS), tmp_path / "p0.json", config)
         hello = Hello(0, secrets.token_hex(8), False, len(IDS), "", "")
         return Endpoint(
             hello,
@@ -318,7 +324,7 @@ def test_long_matching_logs_its_progress(tmp_path: Path, monkeypatch: pytest.Mon
     config = MatchingConfig(n_threads=1)
     events = list[Mapping[str, Any]]()
     ids = [f"c{i}" for i in range(7)]
-    end = matching_endpoint(ids, ["x"], config, tmp_path / "p0.json")
+    end = matching_endpoint(table(ids), tmp_path / "p0.json", config)
     over = {"p0": InProcessTransport(end.hello, end.handle)}
     match_parties(over, ids, ["y"], config, tmp_path / "c.json", events.append)
     shares = [e["percent"] for e in events if e["event"] == "matching_progress"]

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.matching.dishonest_coordinator import DishonestCoordinator, Items
@@ -14,12 +15,13 @@ from xvfl.matching import CoordinatorSession, load_party_alignment
 from xvfl.matching.session_messages import MatchingMessage, MessageKind
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig
-from xvfl.service.party_matching import MAX_SESSIONS, MatchingService, matching_endpoint
+from xvfl.service.matched_table import MAX_SESSIONS, MatchedTable, matching_endpoint
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import ErrorReply, Match, Matched
 
 IDS = [f"c{i}" for i in range(6)]
+TABLE = pd.DataFrame({"x": 0.0}, index=IDS)
 LABELED = ["c0", "c1", "x2", "x3", "x4", "x5"]
 CONFIG = MatchingConfig(n_threads=1)
 REQUEST_IDS = count(1)
@@ -32,7 +34,7 @@ class Party:
         self.path = folder / "alignment.json"
         self.events: list[Mapping[str, Any]] = []
         log = self.events.append
-        self.endpoint = matching_endpoint(IDS, ["x"], CONFIG, self.path, log, again)
+        self.endpoint = matching_endpoint(TABLE, self.path, CONFIG, log, again)
 
     def exchange(self, body: bytes) -> bytes:
         frame = codec.encode(Match(next(REQUEST_IDS), body))
@@ -162,7 +164,7 @@ def test_unfinished_sessions_are_limited_across_restarts(tmp_path: Path) -> None
     def start_session(body: bytes = RULE.encode()) -> bytes:
         hello = MatchingMessage(MessageKind.HELLO, bytes(16), len(LABELED), body)
         request = Match(next(REQUEST_IDS), hello.encode())
-        service = MatchingService(IDS, ["x"], CONFIG, tmp_path / "alignment.json", events.append)
+        service = MatchedTable(TABLE, tmp_path / "alignment.json", CONFIG, events.append)
         return service.reply(request).body
 
     events: list[Mapping[str, Any]] = []

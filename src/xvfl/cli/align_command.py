@@ -89,13 +89,13 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
 
 def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None:
     from xvfl.certs import peer_name
-    from xvfl.data.sources import source_columns, source_ids
+    from xvfl.data.sources import source_ids
     from xvfl.errors import InputError, PartyError
     from xvfl.matching import load_party_alignment
     from xvfl.model.workflow import read_source
     from xvfl.service.config import ALIGNMENT
     from xvfl.service.connector import connect_party
-    from xvfl.service.party_matching import matching_endpoint
+    from xvfl.service.matched_table import matching_endpoint
     from xvfl.service.state_dir import open_state_dir
 
     path = Path(config.state_dir) / ALIGNMENT
@@ -103,15 +103,15 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
         raise InputError(f"{path}: ids are matched already; add --again to match again")
     name = peer_name(config.tls.read()[1])
     source = read_source(config.table, config.id_column, name)
+    n_rows = len(source_ids(source))
     before = path.stat().st_mtime_ns if path.exists() else 0
-    ids = source_ids(source)
     _, log = open_state_dir(config, name)
-    endpoint = matching_endpoint(ids, source_columns(source), config.matching, path, log, again)
+    endpoint = matching_endpoint(source, path, config.matching, log, again)
     connect_party(config, lambda: endpoint.hello, endpoint, log, wait).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
         raise PartyError(f"the coordinator ended without matching: {endpoint.end_reason}")
     match = load_party_alignment(path).match
-    print(f"holds {len(match.rows)} of {match.labeled_ids} labeled rows; {len(ids)} rows in all")
+    print(f"holds {len(match.rows)} of {match.labeled_ids} labeled rows; {n_rows} rows in all")
     print(f"wrote {path}")
 
 

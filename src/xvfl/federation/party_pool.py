@@ -123,11 +123,6 @@ class PartyPool:
         """Names of all parties."""
         return tuple(each.name for each in self.parties)
 
-    @property
-    def n_available(self) -> int:
-        """Number of parties with an open session."""
-        return sum(each.available for each in self.parties)
-
     def available(self, until: float = 0.0) -> list[int]:
         """Return the parties that can be asked; find those that left since the last request.
 

@@ -1,4 +1,8 @@
-"""A party's table with its alignment: ids, private matching, and what the party reports of it."""
+"""A party's table with its alignment: ids, private matching, and what the party reports of it.
+
+A party matches its ids once. Another session needs its operator, because every session shows a
+coordinator which of the ids that it submits are in the table.
+"""
 
 import secrets
 from collections.abc import Callable
@@ -8,13 +12,29 @@ from typing import Literal
 
 from xvfl.data.images import Images
 from xvfl.data.sources import Source, source_columns, source_ids
-from xvfl.matching import PartyAlignment, PartyMatch, load_party_alignment
+from xvfl.errors import MatchingError, RunError
+from xvfl.federation.request_endpoint import RequestEndpoint
+from xvfl.matching import (
+    PartyAlignment,
+    PartyMatch,
+    SessionResponder,
+    TableFingerprint,
+    UnmatchedRowsError,
+    load_party_alignment,
+)
+from xvfl.model.workflow import ENCODER
 from xvfl.service.config import MatchingConfig
-from xvfl.service.log import LogFunction
-from xvfl.service.party_matching import MatchingService
-from xvfl.wire.messages import Hello
+from xvfl.service.log import MATCHED, MATCHING_STARTED, LogFunction
+from xvfl.system.files import append_jsonl, read_jsonl
+from xvfl.wire.messages import Hello, Match, Matched
 
 Purpose = Literal["training", "prediction"]
+SESSIONS = "matching_sessions.jsonl"
+"""The sessions that started since the operator last allowed matching and were not finished."""
+MAX_SESSIONS = 10
+"""Sessions that a coordinator can leave unfinished; each is a chance to guess `max_ids` ids."""
+MATCHING_ONLY = "this party only matches ids now; start `xvfl party` there to train"
+NEEDS_OPERATOR = "matching needs this party's operator"
 
 
 class MatchedTable:
@@ -34,6 +54,8 @@ class MatchedTable:
         Called after ids were matched.
     purpose
         What the table is for.
+    again
+        Allow one match although the alignment file exists; the file is not read.
     """
 
     def __init__(
@@ -41,15 +63,27 @@ class MatchedTable:
         source: Source,
         path: Path,
         config: MatchingConfig,
-        log: LogFunction,
-        on_match: Callable[[], None],
+        log: LogFunction = lambda event: None,
+        on_match: Callable[[], None] = lambda: None,
         purpose: Purpose = "training",
+        again: bool = False,
     ) -> None:
         self.ids, self._columns = source_ids(source), source_columns(source)
         self._image, self._path, self._purpose = isinstance(source, Images), path, purpose
-        self._alignment = load_party_alignment(path) if path.is_file() else None
+        known = path.is_file() and not again
+        self._alignment = load_party_alignment(path) if known else None
         self._process_id, self._on_match = secrets.token_hex(8), on_match
-        self.matching = MatchingService(self.ids, self._columns, config, path, log, self._set)
+        self._rule, self._log, self._again = config.rule, log, again
+        self._sessions = path.with_name(SESSIONS)
+        self._responder = SessionResponder(
+            self.ids,
+            config.rule,
+            self._save,
+            config.n_threads or None,
+            config.max_ids,
+            self._check_allowed,
+            self._count_session,
+        )
 
     @property
     def match(self) -> PartyMatch | None:
@@ -81,6 +115,75 @@ class MatchedTable:
             self._purpose,
         )
 
-    def _set(self, alignment: PartyAlignment) -> None:
-        self._alignment = alignment
+    def reply(self, message: Match) -> Matched:
+        """Reply to one request."""
+        try:
+            return Matched(message.request_id, self._responder.answer(message.body))
+        except UnmatchedRowsError as error:
+            self._log(
+                {
+                    "event": "unmatched_rows_claimed",
+                    "claimed": error.claimed,
+                    "unmatched": error.unmatched,
+                }
+            )
+            raise
+
+    def allow_sessions(self) -> None:
+        """Forget unfinished sessions; called when the operator starts matching."""
+        self._sessions.unlink(missing_ok=True)
+
+    def _check_allowed(self) -> None:
+        if self._path.exists() and not self._again:
+            reason = "ids are matched already; to match again, stop this party and run "
+            reason += f"`xvfl align CONFIG --again`, or delete {self._path}"
+        elif len(read_jsonl(self._sessions)) >= MAX_SESSIONS:
+            reason = f"the coordinator left {MAX_SESSIONS} sessions unfinished; find out why, then "
+            reason += f"run `xvfl align CONFIG`, or delete {self._sessions}"
+        else:
+            return
+        self._log({"event": "matching_refused", "reason": reason})
+        raise MatchingError(NEEDS_OPERATOR)
+
+    def _count_session(self, labeled_ids: int) -> None:
+        event = {"event": MATCHING_STARTED, "labeled_ids": labeled_ids}
+        try:
+            self._sessions.parent.mkdir(parents=True, exist_ok=True)
+            append_jsonl(self._sessions, event)
+        except OSError as error:
+            raise RunError(f"{self._sessions}: cannot be written ({error.strerror})") from error
+        self._log(event)
+
+    def _save(self, match: PartyMatch) -> None:
+        fingerprint = TableFingerprint.of(self._columns, self.ids)
+        self._alignment = PartyAlignment(match, self._rule, fingerprint)
+        self._alignment.save(self._path)
+        self._path.with_name(ENCODER).unlink(missing_ok=True)
+        self._again = False
+        self.allow_sessions()
         self._on_match()
+        self._log(
+            {
+                "event": MATCHED,
+                "rows": len(match.rows),
+                "found": match.found,
+                "labeled_ids": match.labeled_ids,
+            }
+        )
+
+
+def matching_endpoint(
+    source: Source,
+    path: Path,
+    config: MatchingConfig,
+    log: LogFunction = lambda event: None,
+    again: bool = False,
+) -> RequestEndpoint:
+    """Build the endpoint of a party that matches ids and does not train.
+
+    The operator starts it, so it forgets the sessions that a coordinator left unfinished.
+    """
+    table = MatchedTable(source, path, config, log, again=again)
+    table.allow_sessions()
+    hello = Hello(0, secrets.token_hex(8), False, len(table.ids), "", "")
+    return RequestEndpoint(hello, log, {Match: table.reply}, MATCHING_ONLY)

@@ -52,7 +52,7 @@ class PartyService:
             self._start_run,
             Checkpoints(inputs.folder),
             log,
-            {Match: self.table.matching.reply, Release: self._folder.reply},
+            {Match: self.table.reply, Release: self._folder.reply},
         )
 
     def close(self) -> None:

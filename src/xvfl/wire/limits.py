@@ -16,15 +16,9 @@ from xvfl.wire.messages import (
     Complete,
     Embed,
     EmbedRows,
-    End,
-    Flush,
-    HeldOut,
     Hello,
     Match,
     Message,
-    OpenPrediction,
-    Release,
-    UploadStored,
 )
 from xvfl.wire.texts import MAX_DOCUMENT_BYTES
 
@@ -49,7 +43,9 @@ ReplyLimit = Callable[[Message, Hello], int]
 
 
 def reply_limit(
-    max_bytes: int, row_bytes: int | None = None, match_bytes: int | None = None
+    max_bytes: int,
+    row_bytes: int = codec.MAX_FRAME_BYTES,
+    match_bytes: int = codec.MAX_FRAME_BYTES,
 ) -> ReplyLimit:
     """Return a function that bounds the reply to a request by the shapes of the request.
 
@@ -58,13 +54,14 @@ def reply_limit(
     max_bytes
         Bound of every frame.
     row_bytes
-        Bound of one row's embedding in one view; None if it is not known.
+        Bound of one row's embedding in one view.
     match_bytes
-        Bound of the body of `Matched`; None if it is not known.
+        Bound of the body of `Matched`.
     """
 
     def limit(request: Message, hello: Hello) -> int:
-        if isinstance(request, Embed | EmbedRows) and row_bytes is not None:
+        needed = 0
+        if isinstance(request, Embed | EmbedRows):
             # Five bytes for the status and the observed share of a row of a prediction.
             needed = request.handles.numel() * (len(request.views) * row_bytes + 5)
         elif isinstance(request, Complete):
@@ -73,16 +70,12 @@ def reply_limit(
             needed = request.gradient.values.nbytes
         elif isinstance(request, Begin):
             needed = hello.rows
-        elif isinstance(request, Match) and match_bytes is not None:
+        elif isinstance(request, Match):
             needed = match_bytes
         elif isinstance(request, AskUpload):
             needed = MAX_DOCUMENT_BYTES
         elif isinstance(request, AskChunk):
             needed = UPLOAD_CHUNK_BYTES
-        elif isinstance(request, Flush | End | Release | OpenPrediction | HeldOut | UploadStored):
-            needed = 0
-        else:
-            return max_bytes
         return min(SMALL_BYTES + max(needed, 0), max_bytes)
 
     return limit

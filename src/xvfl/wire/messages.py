@@ -405,40 +405,12 @@ class Proof:
     """Signature of the nonce and the party's certificate by the key of this certificate."""
 
 
-Message = (
-    Hello
-    | ErrorReply
-    | Begin
-    | Ready
-    | Embed
-    | Embedded
-    | Complete
-    | Completed
-    | Backward
-    | CueGradient
-    | Flush
-    | Done
-    | Match
-    | Matched
-    | Release
-    | End
-    | Challenge
-    | Proof
-    | OpenPrediction
-    | PredictionOpened
-    | EmbedRows
-    | RowEmbeddings
-    | Assist
-    | Assistance
-    | HeldOut
-    | AskUpload
-    | UploadOffer
-    | AskChunk
-    | UploadChunk
-    | UploadStored
-    | Withdraw
-    | Receipt
-)
+Training = Begin | Ready | Embed | Embedded | Complete | Completed | Backward | CueGradient | Flush
+Common = Done | Match | Matched | Release | End | Challenge | Proof
+Prediction = OpenPrediction | PredictionOpened | EmbedRows | RowEmbeddings | Assist | Assistance
+Upload = HeldOut | AskUpload | UploadOffer | AskChunk | UploadChunk | UploadStored
+Withdrawal = Withdraw | Receipt
+Message = Hello | ErrorReply | Training | Common | Prediction | Upload | Withdrawal
 
 KINDS: dict[int, type[Any]] = dict(enumerate(get_args(Message), 1))
 """Type number of each message in a frame: its place in `Message`. New messages are added at the

@@ -78,11 +78,11 @@ class PartyPredictor:
         if again:
             self.table.forget()
         # The operator started this process: forget unfinished sessions.
-        self.table.matching.allow_sessions()
+        self.table.allow_sessions()
         self.endpoint = PredictionEndpoint(
             self.table.hello(),
             self._open_rows,
-            {Match: self.table.matching.reply, Release: self._state.reply},
+            {Match: self.table.reply, Release: self._state.reply},
             log,
         )
 

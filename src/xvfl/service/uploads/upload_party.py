@@ -301,7 +301,7 @@ class UploadPartyService:
         version = current_version(inputs.folder)
         check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits)
         self._encoder = PartyEncoder(inputs, version)
-        replies: Replies = {Match: self.table.matching.reply, Release: self._folder.reply}
+        replies: Replies = {Match: self.table.reply, Release: self._folder.reply}
         self.endpoint = UploadEndpoint(inputs, self.table, self._encoder, replies, log)
         if self._encoder.privacy is not None:
             log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
