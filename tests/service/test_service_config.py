@@ -8,8 +8,8 @@ import pytest
 from tests.options import resolved
 from xvfl.errors import ConfigError
 from xvfl.service.config import CoordinatorConfig, load_coordinator_config
+from xvfl.service.coordinator_run import check_message_size
 from xvfl.service.coordinator_service import CoordinatorService
-from xvfl.service.run_terms import check_message_size
 
 COORDINATOR = """\
 listen = "127.0.0.1:0"

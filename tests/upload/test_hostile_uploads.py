@@ -22,10 +22,11 @@ from tests.upload.local_federation import N_ROWS, LocalFederation
 from xvfl.certs import PeerVerifier
 from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError
+from xvfl.federation.message_checks import MAX_REASON
 from xvfl.federation.prediction_endpoint import REFUSED, WITHDRAWN, _take
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.upload.manifest import MAX_REASON, parse_manifest
+from xvfl.federation.upload.manifest import parse_manifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig, TimeoutConfig

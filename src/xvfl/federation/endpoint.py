@@ -19,12 +19,12 @@ from xvfl.federation.message_checks import (
     check_completion,
     check_handles,
     check_instructions,
+    check_tensor,
     check_views,
 )
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.run_settings import RunSettings, parse_run_settings
-from xvfl.federation.sent_tensors import SentTensor
 from xvfl.methods.base import View
 from xvfl.training.optimizer import OptimizedNet, UpdateKind, WeightUpdate
 from xvfl.training.page import Page
@@ -74,6 +74,30 @@ class PartyRun:
     worker: PartyWorker
     row_status: Tensor
     """(n,) uint8, by handle; see `Ready`."""
+
+
+@dataclass(frozen=True)
+class SentTensor:
+    """A tensor that the party sent, with its autograd graph, as it was before encoding.
+
+    The autograd graph of a step is split across the wire: the coordinator returns the gradient of
+    each sent tensor, and the party continues the backward pass from there.
+    """
+
+    output: Tensor
+    held: Tensor | None = None
+    """Indices of the batch rows that were sent; None = all."""
+    cue: Tensor | None = None
+    """The cue that the rows were completed from; None for an embedding."""
+    training: bool = True
+
+    def check_gradient(self, gradient: Gradient) -> None:
+        """Validate the gradient of this tensor; it has the shape of the tensor on the wire."""
+        rows = len(self.output) if self.held is None else len(self.held)
+        shape = (rows, *self.output.shape[1:])
+        check_tensor("gradient", gradient.values, shape, self.output.dtype)
+        if not self.training:
+            raise WireError(f"gradient: tensor {gradient.tensor_id} was not computed in training")
 
 
 class Endpoint(RequestEndpoint):

@@ -1,18 +1,38 @@
 """Validate the contents of messages before they have any effect."""
 
+import json
 import math
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from xvfl.errors import WireError
+from xvfl.config import build
+from xvfl.errors import ConfigError, WireError
 from xvfl.methods.base import View
+from xvfl.system.printable import one_line
 from xvfl.training.optimizer import UpdateKind
 from xvfl.wire.messages import Complete, Instruction, Ready
 
+MAX_REASON = 500
+"""Characters of an error about a document."""
 PAGE_KINDS = frozenset(("page_refresh", "page_look_back", "page_correct"))
+
+
+def parse_document(cls: type, text: str, where: str) -> Any:
+    """Build a dataclass from the JSON of a message; every key and value is checked."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{where}: expected JSON") from error
+    if not isinstance(data, dict):
+        raise WireError(f"{where}: expected a JSON object")
+    try:
+        return build(cls, data, where)
+    except ConfigError as error:
+        # It quotes the document.
+        raise WireError(one_line(str(error), MAX_REASON)) from error
 
 
 def check_tensor(

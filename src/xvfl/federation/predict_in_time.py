@@ -154,30 +154,26 @@ def predict_in_time(
     return torch.zeros(batch.shape[0], 0), batch, True
 
 
+@dataclass(frozen=True)
 class _TimelyParties:
     """A `Federation` for the prediction of one batch whose embeddings have arrived."""
 
-    def __init__(
-        self,
-        pool: PartyPool,
-        batch: TimelyBatch,
-        views: Sequence[View],
-        members: int,
-        deadline: float,
-    ) -> None:
-        self._pool, self._batch, self._members = pool, batch, members
-        self._views, self._deadline = list(views), deadline
+    pool: PartyPool
+    batch: TimelyBatch
+    views: Sequence[View]
+    members: int
+    deadline: float
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the parties that answered."""
-        names = self._pool.names
-        return tuple(names[i] for i in self._batch.places)
+        names = self.pool.names
+        return tuple(names[i] for i in self.batch.places)
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Return the embeddings that have arrived. (M·N, K, v, d)"""
-        at = [self._views.index(each) for each in views]
-        return split_members(self._batch.E[:, :, at], self._members)
+        at = [self.views.index(each) for each in views]
+        return split_members(self.batch.E[:, :, at], self.members)
 
     def complete(
         self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
@@ -186,22 +182,22 @@ class _TimelyParties:
 
         Cues of full rows are not sent, and the result is 0 there.
         """
-        full, places = self._batch.rows.full, self._batch.places
-        cues = join_members(cues, self._members)
-        request_id, now = self._pool.next_request_id(), time.monotonic()
+        full, places = self.batch.rows.full, self.batch.places
+        cues = join_members(cues, self.members)
+        request_id, now = self.pool.next_request_id(), time.monotonic()
         replaced = torch.zeros(len(cues), dtype=torch.bool)
         missing = [n for n in range(len(places)) if not bool(full[:, n].all())]
         requests = {
             places[n]: Complete(
                 request_id,
-                self._batch.tensor_id,
+                self.batch.tensor_id,
                 cues[:, n].masked_fill(full[:, n].unsqueeze(1), 0.0),
                 replaced,
             )
             for n in missing
         }
-        wait = COMPLETE_SHARE * (self._deadline - now)
-        replies = self._pool.request(requests, Completed, now + wait)
+        wait = COMPLETE_SHARE * (self.deadline - now)
+        replies = self.pool.request(requests, Completed, now + wait)
         completed, failed = torch.zeros_like(cues), []
         for n in missing:
             try:
@@ -210,12 +206,12 @@ class _TimelyParties:
             except KeyError:
                 failed.append(places[n])
             except WireError as error:
-                self._pool.reject_reply(places[n], error)
+                self.pool.reject_reply(places[n], error)
                 failed.append(places[n])
         if failed:
-            names = tuple(self._pool.names[i] for i in failed)
+            names = tuple(self.pool.names[i] for i in failed)
             raise PartyError(f"no completion in time from {', '.join(names)}", names)
-        return split_members(completed, self._members)
+        return split_members(completed, self.members)
 
     def backward(self, loss: Tensor) -> None:
         """Reject: a prediction has no gradients."""

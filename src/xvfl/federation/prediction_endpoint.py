@@ -136,16 +136,11 @@ class PredictionEndpoint(RequestEndpoint):
         answered[refused] = -1
         status, observed = _at(opened.levels, answered), _at(opened.observed, answered)
         status[refused] = REFUSED
-        values = self._embed_views(message, answered)
-        return RowEmbeddings(message.request_id, values, status, observed, refusal)
-
-    def _embed_views(self, message: EmbedRows, handles: Tensor) -> Tensor:
-        """Embed the rows that the party holds."""
-        worker, held = self._require_opened().worker, (handles >= 0).nonzero().flatten()
         self._discard()
-        output = embed_rows(worker, handles, cast(tuple[View, ...], message.views), 0)
+        output = embed_rows(worker, answered, cast(tuple[View, ...], message.views), 0)
         self._tensor_id, self._embeddings = message.request_id, output
-        return output[held.to(output.device)].cpu()
+        values = output[(answered >= 0).to(output.device)].cpu()
+        return RowEmbeddings(message.request_id, values, status, observed, refusal)
 
     @torch.no_grad()
     def _complete(self, message: Complete) -> Completed:

@@ -1,10 +1,9 @@
 """Settings of a run that the coordinator sends to every party."""
 
-import json
 from dataclasses import dataclass
 
-from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig, build
-from xvfl.errors import ConfigError, WireError
+from xvfl.config import NO_PROTECTION, NetConfig, PrivacyConfig, TrainConfig
+from xvfl.federation.message_checks import parse_document
 from xvfl.wire.texts import PLAIN_NAME
 
 
@@ -32,16 +31,7 @@ class RunSettings:
 
 def parse_run_settings(text: str) -> RunSettings:
     """Parse a run's settings from JSON."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise WireError(f"Begin: expected settings in JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise WireError("Begin: expected settings as a JSON object")
-    try:
-        settings: RunSettings = build(RunSettings, data, "settings")
-    except ConfigError as error:
-        raise WireError(f"Begin: {error}") from error
+    settings: RunSettings = parse_document(RunSettings, text, "Begin: settings")
     if settings.run:
         PLAIN_NAME.read(settings.run, "Begin: run")
     return settings

@@ -4,8 +4,10 @@
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -33,30 +35,19 @@ REPLY_TIMEOUT_S, POLL_S = 300.0, 0.05
 Reply = TypeVar("Reply", Matched, Done)
 
 
-class MatchingClient:
-    """Sends the coordinator's matching requests to one party."""
+def _request(party: RemoteParty, message: Message, reply_type: type[Reply]) -> Reply:
+    try:
+        (reply,) = request_all([party], [message], reply_type)
+    except PartyError as error:
+        if error.fault == "away":
+            raise
+        raise MatchingError(str(error)) from error
+    return reply
 
-    def __init__(self, name: str, transport: Transport) -> None:
-        self._party = RemoteParty(name, transport, REPLY_TIMEOUT_S)
-        # Initialize the counter from the clock so that it increases across restarts.
-        self._request_ids = count(time.time_ns() // 1_000_000)
 
-    def __call__(self, body: bytes) -> bytes:
-        """Send a request of the protocol and return the reply."""
-        return self._request(Match(next(self._request_ids), body), Matched).body
-
-    def end(self, reason: str) -> None:
-        """Tell the party that no more requests follow."""
-        self._request(End(next(self._request_ids), reason), Done)
-
-    def _request(self, message: Message, reply_type: type[Reply]) -> Reply:
-        try:
-            (reply,) = request_all([self._party], [message], reply_type)
-        except PartyError as error:
-            if error.fault == "away":
-                raise
-            raise MatchingError(str(error)) from error
-        return reply
+def _exchange(party: RemoteParty, request_ids: Iterator[int], body: bytes) -> bytes:
+    """Send a request of the protocol and return the reply."""
+    return _request(party, Match(next(request_ids), body), Matched).body
 
 
 def match_parties(
@@ -91,8 +82,10 @@ def match_parties(
 
     """
     alignment = existing_alignment(path, ids, columns, config.rule)
+    # Initialize the counter from the clock so that it increases across restarts.
+    request_ids = count(time.time_ns() // 1_000_000)
     for name, transport in transports.items():
-        client = MatchingClient(name, transport)
+        party = RemoteParty(name, transport, REPLY_TIMEOUT_S)
         match = None
         while match is None:
             instance_id = wait_for_party(name, transport, timeout_s).instance_id
@@ -100,7 +93,7 @@ def match_parties(
             session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
             progress = ProgressLog(log, {"event": MATCHING_PROGRESS, "party": name})
             try:
-                match = session.match(client, progress)
+                match = session.match(partial(_exchange, party, request_ids), progress)
             except (MatchingError, PartyError) as error:
                 # A restarted party does not know the session: match again from the start.
                 hello = transport.hello()
@@ -111,7 +104,7 @@ def match_parties(
         alignment = replace(alignment, matches={**alignment.matches, name: match})
         alignment.save(path)
         if end:
-            client.end(MATCHED)
+            _request(party, End(next(request_ids), MATCHED), Done)
         rows = int((match.handles >= 0).sum())
         log({"event": MATCHED, "party": name, "rows": rows, "party_ids": match.party_ids})
     return alignment
@@ -122,11 +115,8 @@ def existing_alignment(
 ) -> CoordinatorAlignment:
     """Load the matches with other parties if they belong to these labels."""
     if path.exists():
-        try:
+        with suppress(RunError):
             old = load_coordinator_alignment(path)
-        except RunError:
-            old = None
-        if old is not None:
             now = TableFingerprint.of(columns, ids, old.labels.secret)
             if now == old.labels and old.rule == rule:
                 return old

@@ -37,7 +37,8 @@ class Checkpoints:
             Its step, tensors, and the number of the last update last_update.
 
         """
-        for saved_step in reversed([each for each in self._steps() if each <= step]):
+        steps = [int(path.stem.removeprefix(PREFIX)) for path in self._paths()]
+        for saved_step in sorted((each for each in steps if each <= step), reverse=True):
             try:
                 tensors, about = self._folder.load_tensors(_name(saved_step))
             except RunError:
@@ -45,9 +46,6 @@ class Checkpoints:
             if about.get("run") == run:
                 return saved_step, tensors, int(about["last_update"])
         return None
-
-    def _steps(self) -> list[int]:
-        return sorted(int(path.stem.removeprefix(PREFIX)) for path in self._paths())
 
     def _paths(self) -> list[Path]:
         return list(self._folder.path.glob(f"{PREFIX}*.safetensors"))

@@ -5,9 +5,10 @@ common checkpoint. Random numbers are a function of (seed, step), so the weights
 without faults.
 """
 
+import json
 import secrets
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from threading import Event
 from typing import Any
 
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, PartyError, RunError
-from xvfl.federation.begin_run import begin_run
+from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.remote_party import RemoteParty
+from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import Counters, SplitFederation
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, method_spec, protect_labels
@@ -38,11 +40,12 @@ from xvfl.service.party_metrics import party_metrics
 from xvfl.service.release_delivery import end_party, send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
-from xvfl.service.run_terms import make_terms
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.training.loop import Record, Trainer
-from xvfl.training.predict import mean_score, mode_losses
+from xvfl.training.predict import BATCH, mean_score, mode_losses
+
+NUMBER_BYTES = 4
 
 
 class CoordinatorRun:
@@ -257,3 +260,42 @@ class CoordinatorRun:
                 "missing": self._missing,
             },
         }
+
+
+def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> RunTerms:
+    """Collect what every party receives, and what its replies must match.
+
+    The options of `config` are resolved.
+    """
+    check_message_size(config, len(labeled.parts[0]))
+    settings = RunSettings(
+        config.loss.method,
+        config.net,
+        # The coordinator's seed is not sent: it initializes the heads.
+        replace(config.train, random_state=0),
+        config.loss.reconstruction_weight,
+        config.loss.unmasked_copies,
+        config.loss.full_threshold,
+        run,
+        config.privacy,
+    )
+    return RunTerms(
+        run,
+        json.dumps(asdict(settings)),
+        labeled.training_handles(),
+        labeled.matched_rows(),
+        config.timeouts.join,
+    )
+
+
+def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:
+    """Reject resolved options with which the embeddings of a batch do not fit into a message."""
+    net, loss, branches = config.net, config.loss, method_spec(config.loss.method).branches
+    views = 1 + 2 * loss.n_masks if loss.self_completion_weight else 1
+    rows = max(config.train.batch_size_for(training_rows) * views, BATCH * min(views, 2))
+    size = rows * net.members * net.embedding_dim * branches * NUMBER_BYTES
+    if size > config.max_message_bytes:
+        raise ConfigError(
+            f"max_message_bytes: expected {size} or more for the embeddings of a batch, got "
+            f"{config.max_message_bytes}; lower net.members, net.embedding_dim or train.batch_size"
+        )

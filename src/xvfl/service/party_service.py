@@ -7,12 +7,7 @@ from torch import Tensor
 
 from xvfl.config import LossConfig
 from xvfl.data.encoder import encoder_from_dict
-from xvfl.data.sources import (
-    Encoder,
-    encode,
-    fit_encoder,
-    take_rows,
-)
+from xvfl.data.sources import Encoder, encode, fit_encoder, take_rows
 from xvfl.dataset.in_memory import to_party_table
 from xvfl.errors import WireError
 from xvfl.federation.endpoint import Endpoint, PartyRun

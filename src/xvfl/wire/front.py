@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xvfl.errors import RunError
-from xvfl.wire.limits import HELLO_TIMEOUT_S, MAX_PENDING
 
 BUFFER_BYTES = 2**17
 """Bytes read at once; about twice as many are held for a side that does not read."""
@@ -48,9 +47,9 @@ class Front:
     def __init__(
         self,
         folder: Path,
-        max_pending: int = MAX_PENDING,
-        on_drop: Callable[[str, str], None] = lambda address, reason: None,
-        timeout: float = HELLO_TIMEOUT_S,
+        max_pending: int,
+        on_drop: Callable[[str, str], None],
+        timeout: float,
     ) -> None:
         """Forward to the Unix socket `folder`/grpc.
 

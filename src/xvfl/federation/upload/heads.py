@@ -6,13 +6,15 @@ Shapes: n rows of a party, c masked copies, d embedding width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from torch import Tensor, nn
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.fused import FusedFederation
-from xvfl.federation.upload.stored_party import StoredParty, stored_federation
+from xvfl.federation.party_worker import PartyWorker
+from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods import Method, require_one_branch
 from xvfl.methods.build import build_method
 from xvfl.methods.members import member_seeds
@@ -100,4 +102,6 @@ def build_heads(
     by_head = member_seeds(seeds, net.heads)
     unmasked = [options.loss.unmasked_copies or 0.0] * len(by_head)
     parties = [StoredParty(name, each, by_head, unmasked) for name, each in uploads.items()]
-    return method, stored_federation(parties, net.embedding_dim)
+    # A stored party has what a federation in one process uses of a worker.
+    workers = cast(Sequence[PartyWorker], parties)
+    return method, FusedFederation(workers, net.embedding_dim)

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import blake2b
 from math import prod
-from typing import Any
 
 from torch import Tensor
 
-from xvfl.config import UploadTerms, build
-from xvfl.errors import ConfigError, WireError
-from xvfl.system.printable import one_line
+from xvfl.config import UploadTerms
+from xvfl.errors import ConfigError
+from xvfl.federation.message_checks import parse_document
 from xvfl.wire.limits import UPLOAD_CHUNK_BYTES
 from xvfl.wire.texts import NAME
 
@@ -25,8 +24,6 @@ MAX_NOISE = 60.0
 """Largest standard deviation of noise at ε = 1; that of a smaller ε is larger. Its values fit in
 float16."""
 DIGEST = re.compile(r"[0-9a-f]{32}")
-MAX_REASON = 500
-"""Characters of an error about a manifest."""
 CREATED = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -121,17 +118,7 @@ class UploadManifest:
 
 def parse_manifest(text: str) -> UploadManifest:
     """Parse and check the manifest that a party sent."""
-    try:
-        data: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise WireError("upload: expected a manifest in JSON") from error
-    if not isinstance(data, dict):
-        raise WireError("upload: expected a manifest as a JSON object")
-    try:
-        manifest: UploadManifest = build(UploadManifest, data, "upload")
-    except ConfigError as error:
-        # It quotes the manifest.
-        raise WireError(one_line(str(error), MAX_REASON)) from error
+    manifest: UploadManifest = parse_document(UploadManifest, text, "upload")
     for field in ("party", "session", "created"):
         NAME.read(getattr(manifest, field), f"upload: {field}")
     return manifest

@@ -4,14 +4,11 @@ Shapes: n stored rows, c masked copies, B rows of a batch, v views, d embedding 
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from xvfl.errors import RunError
-from xvfl.federation.fused import FusedFederation
-from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import View
 from xvfl.primitives.random import CounterRNG
 from xvfl.training.optimizer import OptimizedNet
@@ -87,9 +84,3 @@ class StoredParty:
     ) -> Tensor:
         """Raise an error: the coordinator has no completers."""
         raise RunError(f"party {self.name!r}: an upload cannot be completed from a cue")
-
-
-def stored_federation(parties: Sequence[StoredParty], width: int = 0) -> FusedFederation:
-    """Combine stored parties to a federation; embeddings are padded with zeros to the width."""
-    # A stored party has what a federation in one process uses of a worker.
-    return FusedFederation(cast(Sequence[PartyWorker], parties), width)

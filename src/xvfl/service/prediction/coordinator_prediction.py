@@ -240,15 +240,13 @@ class CoordinatorPredictor:
         if assisted is not None and assisted not in batch.places:
             raise WireError("Assist: this party did not embed its rows in time")
         n_features = [pool.parties[i].n_features for i in batch.places]
-        others = [each for i, each in enumerate(pool.parties) if i not in batch.places]
-        unreachable = {each.name: each.absence for each in others}
+        away = {i: (p.name, p.absence) for i, p in enumerate(pool.parties) if i not in batch.places}
+        unreachable = dict(away.values())
+        # A party that has not matched its ids yet may hold any row.
+        unmatched = set(model.names) - set(self._alignment.matches)
         absent = [
-            {
-                name: unreachable[name]
-                for name in self._possible_holders(each)
-                if name in unreachable
-            }
-            for each in handles
+            dict(each for i, each in away.items() if row[i] >= 0 or each[0] in unmatched)
+            for row in handles.tolist()
         ]
         party = "" if assisted is None else model.names[assisted]
         values, answers = answer_rows(model, out, batch, n_features, in_time, absent, party)
@@ -256,15 +254,6 @@ class CoordinatorPredictor:
             for i in held.nonzero().flatten().tolist():
                 answers[i] = replace(answers[i], notes=(*answers[i].notes, note))
         return values, answers, unreachable
-
-    def _possible_holders(self, handles: Tensor) -> list[str]:
-        """Return the parties that hold a row, and those of which this is not known yet."""
-        matches = self._alignment.matches
-        return [
-            name
-            for name, handle in zip(self.model.names, handles.tolist(), strict=True)
-            if handle >= 0 or name not in matches
-        ]
 
     def assist(self, name: str, message: Message) -> Message:
         """Answer a party that asks for the help of its peers with its own rows."""
