@@ -14,11 +14,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.options import max_embedding_width
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.withdrawals import (
-    answer_withdrawals,
-    enforce_terms,
-    remember_certificate,
-)
+from xvfl.service.uploads.withdrawals import answer_withdrawals, enforce_terms, remember_certificate
 from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello, Message
 from xvfl.wire.server import CoordinatorServer

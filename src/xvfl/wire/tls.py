@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 
 from xvfl.errors import ConfigError
+from xvfl.wire.codec import MAX_FRAME_BYTES
 
 SERVICE, METHOD = "xvfl.Federation", "Join"
 PATH = f"/{SERVICE}/{METHOD}"
@@ -42,7 +43,7 @@ class Tls:
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
-def channel_options(max_bytes: int) -> list[tuple[str, int]]:
+def channel_options(max_bytes: int = MAX_FRAME_BYTES) -> list[tuple[str, int]]:
     """Return gRPC options: message size (gRPC's default is 4 MiB) and keep-alive."""
     return [
         ("grpc.max_receive_message_length", max_bytes),

@@ -39,7 +39,7 @@ COORDINATOR = "coordinator"
 REFUSED = "it refused the request; the log of this party has the reason"
 INVALID = "it sent an invalid reply"
 NOT_LISTED = "the row is not on the coordinator's list of ids"
-BUDGET_USED = "a budget of this party is used up for the row"
+NOT_SENT = "this party does not send the row: a budget is used up, or it was withdrawn"
 MODES = ("assisted", "local", "prior", REFUSED_MODE)
 
 
@@ -118,7 +118,7 @@ class AssistedPredictor:
             for i, values, row in zip(asked, reply.values.numpy(), reply.rows, strict=False)
             if name not in row.refused
         }
-        failed = {"peers": BUDGET_USED} if reply.rows else unreachable
+        failed = {"peers": NOT_SENT} if reply.rows else unreachable
         answers = []
         for i, row in enumerate(rows):
             remarks = [f"{name}: {opened.notes[row]}"] if opened.notes[row] else []

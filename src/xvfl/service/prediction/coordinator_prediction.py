@@ -15,11 +15,7 @@ from torch import Tensor
 from xvfl.errors import ConfigError, RunError, WireError
 from xvfl.federation.message_checks import check_handles
 from xvfl.federation.party_pool import PartyPool
-from xvfl.federation.predict_in_time import (
-    EMBED_SHARE,
-    embed_in_time,
-    predict_in_time,
-)
+from xvfl.federation.predict_in_time import EMBED_SHARE, embed_in_time, predict_in_time
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.matching.normalize import RULES, normalize_ids
