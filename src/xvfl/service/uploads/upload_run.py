@@ -22,10 +22,10 @@ from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import method_spec
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordinator
-from xvfl.model.evaluation import EVALUATION, Evaluation
+from xvfl.model.evaluation import Evaluation
 from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
+from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import record_run
 from xvfl.options import Options
