@@ -257,7 +257,8 @@ class UploadRun:
         self._changes.update(name for name, store in stores.items() if store.changed)
         for name in (MANIFEST, MODEL, CHECKPOINT, EVALUATION):
             (head / name).unlink(missing_ok=True)
-        self._log({"event": "upload_changed", "step": step})
+        reason = "rows of an upload may not be used any more; the training starts again"
+        self._log({"event": "upload_changed", "reason": reason, "step": step})
         return RunOutcome(step) if stop.is_set() else None
 
     def _pending(self) -> list[str]:
