@@ -203,7 +203,7 @@ export function headsPanel() {
 
 function headRemarks(head) {
   const suspicious = Object.keys(head.suspicious), left = head.left_out;
-  const withdrawn = Object.entries(head.withdrawn_since).map(([name, rows]) => `${number(rows)} rows of ${name} withdrawn since`);
+  const withdrawn = Object.entries(head.withdrawn_since).map(([name, rows]) => `${number(rows)} ${rows === 1 ? "row" : "rows"} of ${name} withdrawn since`);
   return [...withdrawn, suspicious.length ? `suspicious: ${suspicious.join(", ")}` : "", left.length ? `without ${left.join(", ")}` : ""]
     .filter(Boolean).join("; ") || "–";
 }
