@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 
 from xvfl.certs import create_authority
 from xvfl.cli.demo_federated import OVERLAP, PARTY, RATE, SEED, TEST, TRAIN
-from xvfl.model.evaluation import EVALUATION
+from xvfl.model.run_dir import EVALUATION
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.service.log import read_log
 from xvfl_lab.scenarios import Scenario

@@ -99,6 +99,11 @@ def test_what_left_a_party_and_its_receipts(federation: FileFederation) -> None:
     (statement,) = found["details"]["receipts"]
     assert statement["rows"] == 2
     assert statement["heads"] == [federation.head.manifest()["run"]]
+    (head,) = describe_coordinator(federation.coordinator.path)["details"]["heads"]
+    assert head["withdrawn_since"] == {"shop": 2}
+    withdraw(federation.coordinator, key, "shop", version(1), print)
+    (head,) = describe_coordinator(federation.coordinator.path)["details"]["heads"]
+    assert head["withdrawn_since"] == {"shop": 240}
 
 
 def test_withdrawn_suspended_and_deleted_uploads(tmp_path: Path) -> None:

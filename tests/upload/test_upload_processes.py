@@ -1,6 +1,7 @@
 """A federation by uploads as real processes over TLS: killed, stopped, retrained, rolled back."""
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,31 @@ from rich.console import Console
 from tests.command_line import run_xvfl
 from tests.processes import ROOT
 from xvfl.cli.demo_federated import PARTIES, Processes, write_files
-from xvfl.config import TrainConfig
+from xvfl.config import EncoderConfig, TrainConfig
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.service.head_store import HeadStore
 from xvfl.service.log import read_log
 
 pytestmark = pytest.mark.slow
-TRAIN = TrainConfig(epochs=30, batch_size=64, patience=0, device="cpu")
+TRAIN = TrainConfig(epochs=4, batch_size=64, patience=0, device="cpu")
+ENCODER = EncoderConfig(epochs=3)
+DYING = """
+import os, runpy, signal, sys
+from xvfl.service.log import EventLog
+
+process, kind, number = sys.argv.pop(1), sys.argv.pop(1), int(sys.argv.pop(1))
+write, seen = EventLog.write, []
+
+def write_and_die(self, event):
+    write(self, event)
+    seen.append(event["event"])
+    if sys.argv[2] == process + ".toml" and seen.count(kind) == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+EventLog.write = write_and_die
+runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
+"""
+"""`xvfl` with a process that kills itself (SIGKILL) after an event of its log."""
 
 
 @pytest.fixture
@@ -25,23 +44,27 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proce
     """Return the processes of the federated demo, which are not started yet."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src") + ":" + str(ROOT / "serve"))
     write_files(tmp_path)
-    with Processes(tmp_path, Console(quiet=True), TRAIN) as made:
+    with Processes(tmp_path, Console(quiet=True), TRAIN, ENCODER) as made:
         yield made
 
 
-def wait_at_party(processes: Processes, name: str, kind: str) -> None:
-    """Wait for an event in a party's log."""
-    while not any(each["event"] == kind for each in read_log(processes.out / name)):
-        assert processes.running[name].poll() is None
-        processes.event("listening")
+def die_at(processes: Processes, name: str, kind: str, number: int = 1) -> None:
+    """Let the next process of this name kill itself at the given occurrence of an event."""
+    processes.program = ("-c", DYING, name, kind, str(number))
+
+
+def wait_for_death(processes: Processes, name: str) -> None:
+    """Wait until a process has killed itself; later processes do not."""
+    assert processes.running[name].wait() == -signal.SIGKILL
+    processes.program = Processes.program
 
 
 def test_a_party_killed_before_its_upload_continues_and_is_not_needed_after_it(
     processes: Processes,
 ) -> None:
+    die_at(processes, "right", "encoder_training")
     processes.start()
-    wait_at_party(processes, "right", "encoder_training")
-    processes.kill("right")
+    wait_for_death(processes, "right")
     processes.launch("right")
     processes.event("run_started")
     for name in PARTIES:
@@ -60,17 +83,17 @@ def test_a_party_killed_before_its_upload_continues_and_is_not_needed_after_it(
 
 
 def test_a_killed_coordinator_ends_with_the_same_weights(processes: Processes) -> None:
+    die_at(processes, "coordinator", "run_started")
     processes.start()
-    processes.event("run_started")
-    processes.kill("coordinator")
+    wait_for_death(processes, "coordinator")
     for name in PARTIES:
         processes.kill(name)
     state = processes.out / "coordinator"
     shutil.copytree(state, processes.out / "copy")
     (state / "log.jsonl").unlink()
+    die_at(processes, "coordinator", "epoch", TRAIN.epochs // 2)
     processes.launch("coordinator")
-    processes.event("epoch", lambda event: event["epoch"] >= TRAIN.epochs // 2)
-    processes.kill("coordinator")
+    wait_for_death(processes, "coordinator")
     weights = []
     for source in (state, processes.out / "copy"):
         if source != state:

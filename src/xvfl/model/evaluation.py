@@ -23,7 +23,6 @@ from xvfl.primitives.task import CLASSIFICATION, Regression, Task
 from xvfl.training.predict import logits, mode_party_pairs, predictable_rows
 from xvfl.training.protocols import ReachableFederation
 
-EVALUATION = "evaluation.json"
 ALL = "all"
 """The party of a collaborative line in which all parties took part."""
 ORDER = ("local", "assisted", "peers", "collaborative")

@@ -7,6 +7,7 @@ cells.safetensors       distributions of filled cells (models with cross complet
 checkpoint.safetensors  state from which training resumes (run folders only)
 records.jsonl           one line per epoch (run folders only)
 config.toml             the configuration as given (run folders only)
+evaluation.json         metrics of the test rows (run folders only)
 run.json, missing.json  what is trained, and what is missing where (run folders only)
 log.jsonl               events of a coordinator or party
 
@@ -20,24 +21,26 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from xvfl.errors import RunError
 from xvfl.system.files import append_jsonl, atomic_write, flush_to_disk, read_jsonl, temporary_path
 from xvfl.version import VERSION
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FORMAT = 2
 """Version of the folder's layout; a folder of another format is rejected."""
-MANIFEST, MODEL, CELLS, CHECKPOINT, RECORDS, LOG = (
+MANIFEST, MODEL, CELLS, CHECKPOINT, RECORDS, EVALUATION, LOG = (
     "manifest.json",
     "model.safetensors",
     "cells.safetensors",
     "checkpoint.safetensors",
     "records.jsonl",
+    "evaluation.json",
     "log.jsonl",
 )
 
@@ -99,14 +102,16 @@ class RunDir:
         return data
 
     def save_tensors(
-        self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
+        self, name: str, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, Any]
     ) -> None:
         """Write tensors and JSON metadata to one file atomically."""
+        from safetensors.torch import save
+
         copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
         header = {"format": str(FORMAT), "version": VERSION, "metadata": json.dumps(metadata)}
         self._write(name, lambda temporary: temporary.write_bytes(save(copies, metadata=header)))
 
-    def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def load_tensors(self, name: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
         """Read tensors and their metadata; reject another format."""
         path = self.path / name
         if not path.is_file():

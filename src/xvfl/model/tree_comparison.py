@@ -11,8 +11,8 @@ import torch
 
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.errors import DataWarning, InputError
-from xvfl.model.evaluation import ALL, EVALUATION, Evaluation, Line
-from xvfl.model.run_dir import RunDir
+from xvfl.model.evaluation import ALL, Evaluation, Line
+from xvfl.model.run_dir import EVALUATION, RunDir
 from xvfl.model.trees import (
     MEAN,
     POOLED,

@@ -30,7 +30,7 @@ from xvfl.methods import Mode, require_task
 from xvfl.model.completion_examples import COMPLETION, completion_examples
 from xvfl.model.decision_rule import check_threshold
 from xvfl.model.encoder_runs import tables_on_disk
-from xvfl.model.evaluation import EVALUATION, Chunk, Evaluation, evaluate, model_predictions
+from xvfl.model.evaluation import Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import EXPLANATION, Explanation
 from xvfl.model.fitting import (
@@ -47,7 +47,7 @@ from xvfl.model.missing_map import MISSING, dataset_map
 from xvfl.model.missing_rates import MISSING_RATES, score_missing_rates
 from xvfl.model.model import Model
 from xvfl.model.prediction import used_tables
-from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RECORDS, RunDir
+from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, RECORDS, RunDir
 from xvfl.model.run_summary import record_run, recorded_warnings
 from xvfl.model.stream_predict import PredictionSummary, predict_stream
 from xvfl.options import Options, resolve_privacy

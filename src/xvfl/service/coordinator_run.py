@@ -25,9 +25,8 @@ from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, method_spec, protect_labels
 from xvfl.methods.build import build_method
 from xvfl.model.dashboard.curves import curves
-from xvfl.model.evaluation import EVALUATION
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
+from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, RunDir
 from xvfl.model.run_recorder import epoch_line
 from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options

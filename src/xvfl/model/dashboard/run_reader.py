@@ -12,10 +12,9 @@ from xvfl.model.completion_examples import COMPLETION
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.dashboard.json_files import read_json, read_lines
 from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
-from xvfl.model.evaluation import EVALUATION
 from xvfl.model.missing_map import MISSING
 from xvfl.model.missing_rates import MISSING_RATES
-from xvfl.model.run_dir import LOG, MANIFEST, RECORDS
+from xvfl.model.run_dir import EVALUATION, LOG, MANIFEST, RECORDS
 from xvfl.model.run_summary import SUMMARY, is_running
 from xvfl.model.workflow import ENCODER, HELD_OUT
 

@@ -165,11 +165,26 @@ def _heads(folder: Path) -> list[dict[str, Any]]:
                     name: each["version"] for name, each in manifest.get("encoders", {}).items()
                 }
                 or read_json(path / "upload_versions.json"),
+                "withdrawn_since": _withdrawn_since(folder, manifest.get("encoders", {})),
                 "suspicious": manifest.get("suspicious", {}),
                 "left_out": manifest.get("left_out", []),
             }
         )
     return heads
+
+
+def _withdrawn_since(folder: Path, encoders: dict[str, Any]) -> dict[str, int]:
+    """Count the rows that a head was trained on and that were withdrawn since, by party."""
+    found = {}
+    for name, used in encoders.items():
+        record = read_json(folder / f"uploads/{name}/withdrawn.json")
+        rows, session = used.get("rows", 0), used.get("session")
+        count = sum(row < rows for row in record.get("rows", {}).get(session, []))
+        if _is_withdrawn(record, used["version"]):
+            count = rows
+        if count > used.get("withdrawn", 0):
+            found[name] = count - used.get("withdrawn", 0)
+    return found
 
 
 def _head_state(

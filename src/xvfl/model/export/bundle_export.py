@@ -13,14 +13,13 @@ from xvfl.data.sources import Source
 from xvfl.errors import InputError, ModeError, RunError, unknown
 from xvfl.federation.upload.private_worker import reference_rows
 from xvfl.methods.base import Mode, mode_key
-from xvfl.model.evaluation import EVALUATION
 from xvfl.model.export.model_card import model_card
 from xvfl.model.export.onnx_export import to_onnx
 from xvfl.model.export.prediction_graph import PredictionGraph
 from xvfl.model.export.row_check import RowCheck, check_rows
 from xvfl.model.model import Model
 from xvfl.model.prediction import PredictRequest
-from xvfl.model.run_dir import RunDir, finite_json
+from xvfl.model.run_dir import EVALUATION, RunDir, finite_json
 from xvfl.model.workflow import open_bundle
 from xvfl.primitives.rows import PartyTable
 from xvfl.system.files import atomic_write

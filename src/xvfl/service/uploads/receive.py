@@ -33,7 +33,7 @@ from xvfl.wire.messages import (
     UploadStored,
 )
 
-FIRST_POLL_S, MAX_POLL_S = 0.2, 5.0
+FIRST_POLL_S, MAX_POLL_S = 0.2, 1.0
 Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
 
 

@@ -31,6 +31,7 @@ from xvfl.service.uploads.party_encoder import (
     PartyEncoder,
     check_epsilon,
     current_version,
+    is_trained,
     load_held_out,
     store_held_out,
 )
@@ -218,7 +219,9 @@ class UploadEndpoint(RequestEndpoint):
             gone = withdrawn.rows(session)
             learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
-            self._log_event({"event": "encoder_training", **started})
+            trained = is_trained(self._folder, version)
+            if not trained:
+                self._log_event({"event": "encoder_training", **started})
             progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
 
             def report(text: str, share: float) -> None:
@@ -228,7 +231,8 @@ class UploadEndpoint(RequestEndpoint):
             worker = self._encoder.train(torch.from_numpy(learned), self._stop, report)
             if worker is None:
                 return
-            self._log_event({"event": "encoder_trained", "version": version})
+            if not trained:
+                self._log_event({"event": "encoder_trained", "version": version})
             path = self._folder / f"encoders/{version}/{UPLOAD}"
             manifest = None
             if path.is_file():

@@ -22,10 +22,10 @@ from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import method_spec
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordinator
-from xvfl.model.evaluation import EVALUATION, Evaluation
+from xvfl.model.evaluation import Evaluation
 from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.run_dir import CHECKPOINT, MANIFEST, MODEL, RunDir
+from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import record_run
 from xvfl.options import Options
@@ -257,7 +257,8 @@ class UploadRun:
         self._changes.update(name for name, store in stores.items() if store.changed)
         for name in (MANIFEST, MODEL, CHECKPOINT, EVALUATION):
             (head / name).unlink(missing_ok=True)
-        self._log({"event": "upload_changed", "step": step})
+        reason = "rows of an upload may not be used any more; the training starts again"
+        self._log({"event": "upload_changed", "reason": reason, "step": step})
         return RunOutcome(step) if stop.is_set() else None
 
     def _pending(self) -> list[str]:

@@ -203,7 +203,8 @@ export function headsPanel() {
 
 function headRemarks(head) {
   const suspicious = Object.keys(head.suspicious), left = head.left_out;
-  return [suspicious.length ? `suspicious: ${suspicious.join(", ")}` : "", left.length ? `without ${left.join(", ")}` : ""]
+  const withdrawn = Object.entries(head.withdrawn_since).map(([name, rows]) => `${number(rows)} ${rows === 1 ? "row" : "rows"} of ${name} withdrawn since`);
+  return [...withdrawn, suspicious.length ? `suspicious: ${suspicious.join(", ")}` : "", left.length ? `without ${left.join(", ")}` : ""]
     .filter(Boolean).join("; ") || "–";
 }
 
@@ -215,7 +216,7 @@ export function partyPanels() {
   function update(status) {
     const { uploads = [], receipts = [] } = status.details ?? {};
     leftPanel.hidden = withdrawnPanel.hidden = status.withdrawn_rows === undefined;
-    left.replaceChildren(uploads.length ? table(["version", "state", "#rows", "#size", "made", "left", "usable until", "stand-in"], uploads.map((each) => [
+    left.replaceChildren(uploads.length ? table(["version", "state", "#rows", "#size", "made", "sent", "usable until", "stand-in"], uploads.map((each) => [
       `version ${each.version}`, each.withdrawn ? tag("withdrawn", "warn") : Object.keys(each.left).length ? tag("uploaded", "finished") : tag("not uploaded", "waiting"),
       number(each.rows), bytes(each.bytes), timeAgo(each.created),
       Object.entries(each.left).map(([way, time]) => `by ${way}, ${time.replace("T", " ").slice(0, 19)}`).join("; ") || "–",
