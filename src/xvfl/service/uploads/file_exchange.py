@@ -7,11 +7,14 @@ party's replies to the messages that a connected coordinator would send.
 upload.key    in the coordinator's state folder: uploads by file are encrypted to it
 """
 
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Event
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +32,7 @@ from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
 from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
+from xvfl.primitives.row_changes import is_sent
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.uploads.receive import read_manifest, upload_event
@@ -120,9 +124,10 @@ def export_upload(
                 raise RunError(endpoint.problem)
             if (manifest := endpoint.manifest) is not None:
                 chunks = (endpoint.chunk(manifest.version, i) for i in range(len(manifest.chunks)))
-                parts = (b"".join(part.numpy().tobytes() for part in chunk) for chunk in chunks)
+                parts = (part.numpy().tobytes() for chunk in chunks for part in chunk)
                 content = {"manifest": manifest.to_json()}
                 write_sealed(out, config.tls, key, UPLOAD, content, parts)
+                endpoint.record.set_stored(manifest.digest)
                 return manifest
             stop.wait(POLL_S)
     except WireError as error:
@@ -159,20 +164,25 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
     except XVFLError as error:
         raise RunError(f"{path}: the upload is rejected: {error}") from error
     remember_certificate(folder, name, sealed.document.certificate, service.log)
-    service.log({**upload_event(folder, store), "file": str(path)})
+    service.log({**upload_event(manifest), "file": str(path)})
     return manifest
 
 
 def _store(store: UploadStore, sealed: SealedFile) -> None:
     missing = set(store.missing)
     for number in range(len(store.manifest.chunks)):
-        shape = store.manifest.shape(number)
-        data = bytearray(sealed.part(2 * prod(shape) + shape[0]))
+        n_rows, *sizes = store.manifest.shape(number)
+        origin = _tensor(sealed, (n_rows,), np.int32)
+        values = _tensor(sealed, (int(is_sent(origin).sum()), *sizes), np.float16)
+        status = _tensor(sealed, values.shape[:1], np.uint8)
         if number in missing:
-            values = torch.frombuffer(data, dtype=torch.float16, count=prod(shape)).view(shape)
-            status = torch.frombuffer(data, dtype=torch.uint8, offset=2 * prod(shape))
-            store.add(number, values, status)
+            store.add(number, origin, values, status)
     sealed.end()
+
+
+def _tensor(sealed: SealedFile, shape: Sequence[int], dtype: Any) -> Tensor:
+    data = bytearray(sealed.part(prod(shape) * np.dtype(dtype).itemsize))
+    return torch.from_numpy(np.frombuffer(data, dtype).reshape(shape))
 
 
 def export_withdrawal(config: PartyProcessConfig, message: Withdraw, out: Path) -> None:

@@ -2,7 +2,7 @@
 
 Only the party's operator allows the next version.
 
-encoder_version.json       the version; 1 before the operator has allowed another one
+encoder_version.json       the version, 1 before the operator has allowed another one, and its part
 held_out.json              rows that the coordinator holds out; fixed for an alignment
 encoders/N/encoder.json    how the columns are encoded
 encoders/N/weights.safetensors    the trained encoder of version N
@@ -48,7 +48,7 @@ MAX_HELD_OUT, MIN_LIMITED = 0.75, 40
 """Largest share of the matched rows that a coordinator can hold out, of this many rows or more. It
 chooses the list, and could otherwise have the encoder trained on a few rows of its choice."""
 ENCODER = "encoder.json"
-WEIGHTS = "weights.safetensors"
+WEIGHTS, LEARNED = "weights.safetensors", "learned.safetensors"
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,20 @@ class PartyEncoder:
         from all rows but those held out.
     version
         Number of the version, from 1.
+    part
+        Number of the part of its upload, from 0.
     """
 
-    def __init__(self, inputs: PartyInputs, version: int = 1) -> None:
+    def __init__(self, inputs: PartyInputs, version: int = 1, part: int = 0) -> None:
         self.name, self.version, self.config = inputs.name, version, inputs.encoder
+        self.part = part
         self._source, self._options = inputs.source, inputs.options
         self._device = choose_device(inputs.device)
         self._folder = RunDir(inputs.folder / f"encoders/{version}").create()
-        self._seeds = [run_seed(load_secret(inputs.folder), f"encoder {version}")]
+        secret, run = load_secret(inputs.folder), f"encoder {version}"
+        self._seeds = [run_seed(secret, run)]
+        # A row that is released again has other noise, also with the same content.
+        self._noise_seeds = [run_seed(secret, f"{run} part {part}")] if part else self._seeds
         self.full_threshold = 1.0
         self.privacy = state_privacy(inputs.encoder)
         """What differential privacy guarantees; None without it."""
@@ -110,7 +116,7 @@ class PartyEncoder:
             self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
             (self._folder / CHECKPOINT).unlink(missing_ok=True)
         if self.privacy is not None:
-            return PrivateWorker(self.name, net, table, self._seeds, self.privacy.noise_std)
+            return PrivateWorker(self.name, net, table, self._noise_seeds, self.privacy.noise_std)
         return PartyWorker(self.name, net, table, self._seeds)
 
     def _train(
@@ -162,11 +168,12 @@ def is_trained(folder: RunDir, version: int) -> bool:
 
 
 def check_epsilon(
-    folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits
+    folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits, releases: int = 0
 ) -> None:
     """Reject an encoder with which the ε of all versions together exceeds the party's limit.
 
-    A trained version keeps the ε with which its rows were released.
+    A trained version keeps the ε with which its rows were released. `releases` is the number of
+    releases of the row with most of them, in this version; by default, the recorded one.
     """
     configs = {version: config}
     for path in (folder / "encoders").glob(f"*/{WEIGHTS}"):
@@ -181,16 +188,26 @@ def check_epsilon(
         )
     if limits.max_epsilon is None:
         return
-    statements = [state_privacy(each) for each in configs.values()]
-    releases = [(each.noise_multiplier, 1) for each in statements if each is not None]
-    private = len(releases) == len(statements)
-    total = composed_epsilon(releases, limits.max_delta) if private else math.inf
+    counts = {each: _most_releases(folder, each) for each in configs}
+    counts[version] = max(counts[version], releases)
+    statements = {each: state_privacy(made) for each, made in configs.items()}
+    spent = [(each.noise_multiplier, counts[n]) for n, each in statements.items() if each]
+    private = len(spent) == len(statements)
+    total = composed_epsilon(spent, limits.max_delta) if private else math.inf
     if total > limits.max_epsilon:
         raise ConfigError(
-            f"encoder.epsilon: all versions of the encoder together have ε = {total:.3g}, and "
+            f"encoder.epsilon: all versions of the encoder together, with up to "
+            f"{max(counts.values())} releases of a row in a version, have ε = {total:.3g}, and "
             f"limits.max_epsilon is {limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower "
             "encoder.epsilon, or raise the limit"
         )
+
+
+def _most_releases(folder: RunDir, version: int) -> int:
+    """Return how often a row was released in a version at most; 1 before the upload."""
+    stored = RunDir(folder / f"encoders/{version}")
+    rows = [stored.load_tensors(path.name)[0] for path in stored.path.glob("rows-*.safetensors")]
+    return max([1, *(int(each["releases"].max()) for each in rows if len(each["releases"]))])
 
 
 def load_parts(folder: RunDir, version: int) -> PartyParts:
@@ -245,6 +262,11 @@ def current_version(folder: RunDir) -> int:
     return int(folder.read_json(VERSION)["version"]) if folder.has(VERSION) else 1
 
 
+def current_part(folder: RunDir) -> int:
+    """Return the part of this version that a party's operator has allowed."""
+    return int(folder.read_json(VERSION).get("part", 0)) if folder.has(VERSION) else 0
+
+
 def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
     """Allow the next version, from the next start of the party; return its number.
 
@@ -260,8 +282,8 @@ def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
             "`xvfl upload export`, first"
         )
     if keep_encoder:
-        for name in (ENCODER, WEIGHTS):
-            data = (folder / f"encoders/{version}/{name}").read_bytes()
-            folder.write_bytes(f"encoders/{version + 1}/{name}", data)
+        for name in (ENCODER, WEIGHTS, LEARNED):
+            if (path := folder / f"encoders/{version}/{name}").is_file():
+                folder.write_bytes(f"encoders/{version + 1}/{name}", path.read_bytes())
     folder.write_json(VERSION, {"version": version + 1})
     return version + 1

@@ -20,7 +20,7 @@ from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import TimeoutConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
+from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.system.printable import one_line
 from xvfl.wire.messages import (
     AskChunk,
@@ -65,7 +65,7 @@ class UploadReceiver:
         stored = find_upload(self._folder, self._party.name, self._session, version)
         if stored is None:
             return self._wait_for(held_out, stop)
-        if version or not self._has_newer(stored.manifest.version):
+        if version or not self._has_newer(stored.manifest):
             return self._accept(stored)
         try:
             return self._wait_for(held_out, stop, self._timeouts.join)
@@ -118,14 +118,19 @@ class UploadReceiver:
         if percent > self._percent:
             self._percent, self._deadline = percent, now + limits.upload
 
-    def _has_newer(self, version: int) -> bool:
-        """Ask whether the party offers a newer version than the stored one."""
+    def _has_newer(self, stored: UploadManifest) -> bool:
+        """Ask whether the party offers a newer version or part than the stored one."""
         if self._party.transport.hello() is None:
             return False
         try:
-            return self._request(UploadOffer, AskUpload).version > version
+            offer = self._request(UploadOffer, AskUpload)
+            if offer.manifest != stored.to_json():
+                return offer.version >= stored.version
+            # The party may not know that it is stored, if a process was stopped.
+            self._request(Done, UploadStored, stored.version, stored.digest)
         except PartyError:
-            return False
+            pass
+        return False
 
     def _accept(self, store: UploadStore) -> UploadStore:
         self.progress, self.problem = 1.0, ""
@@ -148,12 +153,12 @@ class UploadReceiver:
             store = UploadStore(self._folder, manifest)
             for number in store.missing:
                 chunk = self._request(UploadChunk, AskChunk, manifest.version, number)
-                store.add(number, chunk.values, chunk.row_status)
+                store.add(number, chunk.origin, chunk.values, chunk.row_status)
                 self._advance(100 + 100 * number // len(manifest.chunks))
         except WireError as error:
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
         self._request(Done, UploadStored, manifest.version, manifest.digest)
-        self._log(upload_event(self._folder, store))
+        self._log(upload_event(manifest))
         return store
 
     def _request(
@@ -175,28 +180,12 @@ def read_manifest(text: str, party: str, session: str, rows: int) -> UploadManif
     return manifest
 
 
-def upload_event(folder: RunDir, store: UploadStore) -> dict[str, Any]:
-    """Return the log event of a stored upload.
-
-    If an earlier version has the same encoder, it counts the rows that are new or have changed.
-    """
-    manifest, changes = store.manifest, {}
-    for earlier in stored_uploads(folder, manifest.party):
-        same_encoder = earlier.manifest.encoder == manifest.encoder and not earlier.missing
-        if same_encoder and earlier.manifest.version < manifest.version:
-            known = {hash(row.tobytes()) for row in earlier.views()[:, 0].numpy()}
-            rows = [hash(row.tobytes()) in known for row in store.views()[:, 0].numpy()]
-            changes = {"rows_new_or_changed": len(rows) - sum(rows)}
-            break
-    return {
-        "event": "upload_received",
-        "party": manifest.party,
-        "version": manifest.version,
-        "rows": manifest.rows,
-        "bytes": manifest.n_bytes,
-        "digest": manifest.digest,
-        **changes,
-    }
+def upload_event(manifest: UploadManifest) -> dict[str, Any]:
+    """Return the log event of a stored upload."""
+    names = ("party", "version", "part", "rows", "appended", "replaced")
+    counts = {name: getattr(manifest, name) for name in names}
+    sizes = {"bytes": manifest.n_bytes, "digest": manifest.digest}
+    return {"event": "upload_received", **counts, **sizes}
 
 
 def receive_uploads(

@@ -1,14 +1,15 @@
 """The coordinator's store of uploads: a file of embeddings for each party and version.
 
-uploads/PARTY/VERSION/upload.json    the manifest
+uploads/PARTY/VERSION/upload.json    the manifest; the folder of a later part is VERSION.PART
 uploads/PARTY/VERSION/views.f16      embeddings by handle, float16, (n, 1 + c, d)
 uploads/PARTY/VERSION/status.u8      status of the rows, (n,)
-uploads/PARTY/VERSION/chunks.json    which chunks have arrived, until all have
+uploads/PARTY/VERSION/chunks.json    which chunks have arrived, and how many rows were sent
 uploads/PARTY/withdrawn.json         what the party has withdrawn
 uploads/PARTY/revoked.json           exists while the party's certificate is revoked; the reason
 
-Embeddings are read batch by batch from the file. Withdrawn rows are zeros, with the status of rows
-that the party does not hold.
+A part has all rows: those that are not sent are copied from its base, which is deleted when the
+part is complete. Embeddings are read batch by batch from the file. Withdrawn rows are zeros, with
+the status of rows that the party does not hold.
 """
 
 import os
@@ -27,6 +28,7 @@ from xvfl.errors import RunError, WireError
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.model.run_dir import RunDir
+from xvfl.primitives.row_changes import NEW, REPLACED, WITHDRAWN, is_sent
 from xvfl.service.uploads.withdrawn import Withdrawn
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"
@@ -39,28 +41,34 @@ MAX_DISK_SHARE = 0.5
 
 
 class UploadStore:
-    """One party's upload of one version."""
+    """One party's upload of one version, up to one part."""
 
     def __init__(self, folder: RunDir, manifest: UploadManifest, create: bool = True) -> None:
         """Open the folder of an upload, or create it.
 
-        Reject another upload of the same version, a version that was withdrawn, one whose terms
-        have ended, one that is older than a version that is known, and one that is too large for
-        the disk. Without `create`, the manifest is the stored one.
+        Reject another upload of the same version and part, a version that was withdrawn, one whose
+        terms have ended, one that is older than what is known, a part that does not follow the
+        stored one, and one that is too large for the disk. Without `create`, the manifest is the
+        stored one.
         """
         self.manifest, self._party = manifest, party_folder(folder, manifest.party)
         self._withdrawn = Withdrawn(self._party)
         self._opened = self._withdrawn.state
         self.withdrawn = self._gone()
         """Handles of the rows that were withdrawn before, in the order of withdrawal."""
-        self._folder = RunDir(self._party / str(manifest.version))
+        self._folder = RunDir(self._party / manifest.name)
+        self._base: UploadStore | None = None
         if not create:
             return
+        for each in stored_uploads(folder, manifest.party) if manifest.part else ():
+            if each.manifest.order < manifest.order and not each.missing:
+                self._base = each
+                break
         if self._folder.has(MANIFEST):
-            stored = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
-            if stored != manifest:
+            known = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
+            if known != manifest:
                 raise WireError(
-                    f"party {manifest.party!r}: another upload of version {manifest.version} is "
+                    f"party {manifest.party!r}: another upload of version {manifest.name} is "
                     "stored; a new upload needs a new version: `xvfl upload new-version`"
                 )
         else:
@@ -96,36 +104,55 @@ class UploadStore:
     def missing(self) -> list[int]:
         """Numbers of the chunks that have not arrived."""
         arrived = self._arrived()
-        return [number for number in range(len(self.manifest.chunks)) if number not in arrived]
+        return [number for number in range(len(self.manifest.chunks)) if str(number) not in arrived]
 
-    def add(self, number: int, values: Tensor, status: Tensor) -> None:
+    def add(self, number: int, origin: Tensor, values: Tensor, status: Tensor) -> None:
         """Check a chunk by shape, range and digest, and store it."""
-        shape, what = self.manifest.shape(number), f"chunk {number}"
-        check_tensor(what, values, shape, torch.float16)
-        check_tensor(f"{what}: row_status", status, shape[:1], torch.uint8)
+        (n_rows, *sizes), what = self.manifest.shape(number), f"chunk {number}"
+        check_tensor(f"{what}: origin", origin, (n_rows,), torch.int32)
+        base, sent = self._base, is_sent(origin)
+        if int(origin.min()) < WITHDRAWN or int(origin.max()) >= (
+            base.manifest.rows if base else 0
+        ):
+            raise WireError(f"{what}: expected origins in the part before")
+        check_tensor(what, values, (int(sent.sum()), *sizes), torch.float16)
+        check_tensor(f"{what}: row_status", status, values.shape[:1], torch.uint8)
         largest = self.manifest.max_value
         if values.numel() and float(values.abs().max()) > largest:
             raise WireError(f"{what}: expected numbers from -{largest:g} to {largest:g}")
         if status.numel() and int(status.max()) > 2:
             raise WireError(f"{what}: expected a row status of 0, 1 or 2")
-        if chunk_digest(values, status) != self.manifest.chunks[number]:
+        if chunk_digest((origin, values, status)) != self.manifest.chunks[number]:
             raise WireError(f"{what}: its digest differs from that in the manifest")
         start = number * self.manifest.chunk_rows
-        stop = start + len(values)
+        stop = start + n_rows
         with self._withdrawn.locked():
             if problem := self.problem:
                 raise WireError(f"{what}: the upload is not stored: {problem}")
-            keep = torch.ones(len(values), dtype=torch.bool)
-            keep[[each - start for each in self._gone() if start <= each < stop]] = False
-            # A product would keep the signs of the numbers.
-            kept = values.masked_fill(~keep.view(-1, 1, 1), 0)
-            for name, data in ((VIEWS, kept), (STATUS, status * keep)):
+            arrived = {
+                **self._arrived(),
+                str(number): [int((origin == kind).sum()) for kind in (NEW, REPLACED)],
+            }
+            counted = tuple(map(sum, zip(*arrived.values(), strict=True)))
+            complete = len(arrived) == len(self.manifest.chunks)
+            if complete and counted != (self.manifest.appended, self.manifest.replaced):
+                raise WireError(f"{what}: expected as many rows as the manifest states")
+            gone = [each - start for each in self._gone() if start <= each < stop]
+            for name, data in ((VIEWS, values), (STATUS, status)):
                 self._allocate(name)
+                rows = np.zeros((n_rows, *data.shape[1:]), DTYPES[name])
+                rows[sent.numpy()] = data.numpy()
+                if base is not None:
+                    kept = (origin >= 0).numpy()
+                    rows[kept] = base._map(name, "r")[origin.numpy()[kept]]
+                rows[gone] = 0
                 stored = self._map(name, "r+")
-                stored[start:stop] = data.numpy()
+                stored[start:stop] = rows
                 # Before the chunk counts as stored, also after a power failure.
                 stored.flush()
-            self._folder.write_json(CHUNKS, {"arrived": sorted({*self._arrived(), number})})
+            self._folder.write_json(CHUNKS, {"arrived": arrived})
+            if base is not None and complete:
+                base.delete()
 
     def erase(self) -> None:
         """Overwrite withdrawn rows with zeros, also on the disk."""
@@ -161,17 +188,20 @@ class UploadStore:
 
     def _check_new(self) -> None:
         """Reject a new upload that may not be stored."""
-        version = self.manifest.version
+        version, order = self.manifest.name, self.manifest.order
         if problem := self.problem:
             raise WireError(f"version {version} is not stored: {problem}")
-        stored = [int(path.name) for path in _versions(self._party)]
-        newest = max([*stored, self._withdrawn.newest])
-        if version < newest:
+        names = [path.name for path in _versions(self._party)]
+        newest = max([(self._withdrawn.newest, 0), *map(_order, names)])
+        if order < newest:
             raise WireError(
-                f"version {version} is not stored: it is older than version {newest}, which the "
-                "party has uploaded since"
+                f"version {version} is not stored: it is older than version "
+                f"{'.'.join(str(each) for each in newest if each)}, which the party has "
+                "uploaded since"
             )
-        free, needed = shutil.disk_usage(self._party.path).free, self.manifest.n_bytes
+        self.manifest.check_base(self._base.manifest if self._base else None)
+        free, needed = shutil.disk_usage(self._party.path).free, self.manifest.row_bytes
+        needed *= self.manifest.rows
         if needed > MAX_DISK_SHARE * free:
             raise WireError(
                 f"version {version} is not stored: it has {needed} bytes, and the disk has "
@@ -188,8 +218,9 @@ class UploadStore:
                 if earlier.missing:
                     earlier.delete()
 
-    def _arrived(self) -> set[int]:
-        return set(self._folder.read_json(CHUNKS)["arrived"]) if self._folder.has(CHUNKS) else set()
+    def _arrived(self) -> dict[str, list[int]]:
+        """Return the numbers of new and of changed rows in the chunks that have arrived."""
+        return dict(self._folder.read_json(CHUNKS)["arrived"]) if self._folder.has(CHUNKS) else {}
 
     def _allocate(self, name: str) -> None:
         """Create a file of zeros that has its space on the disk.
@@ -232,10 +263,14 @@ def party_folder(folder: RunDir, party: str) -> RunDir:
     return RunDir(folder / f"uploads/{party}").create()
 
 
+def _order(name: str) -> tuple[int, ...]:
+    return tuple(map(int, name.split(".")))
+
+
 def _versions(uploads: RunDir) -> list[Path]:
     """Return the folders of all uploads of a party."""
     paths = [path.parent for path in uploads.path.glob(f"*/{MANIFEST}")]
-    return [path for path in paths if path.name.isdecimal()]
+    return [path for path in paths if path.name.replace(".", "", 1).isdecimal()]
 
 
 def stored_uploads(folder: RunDir, party: str) -> list[UploadStore]:
@@ -246,7 +281,7 @@ def stored_uploads(folder: RunDir, party: str) -> list[UploadStore]:
         with suppress(FileNotFoundError):
             manifest = parse_manifest((path / MANIFEST).read_text(encoding="utf-8"))
             stores.append(UploadStore(folder, manifest, create=False))
-    return sorted(stores, key=lambda store: -store.manifest.version)
+    return sorted(stores, key=lambda store: store.manifest.order, reverse=True)
 
 
 def find_upload(folder: RunDir, party: str, session: str, version: int = 0) -> UploadStore | None:
