@@ -23,7 +23,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.primitives.row_changes import NEW, NO_ROWS, REPLACED, WITHDRAWN, compare_rows
 from xvfl.service.head_store import HeadStore
 from xvfl.service.uploads.file_exchange import export_held_out, export_upload, import_upload
-from xvfl.service.uploads.party_rows import UploadRecord, allow_new_rows
+from xvfl.service.uploads.party_encoder import allow_new_rows, upload_record
 from xvfl.service.uploads.party_withdrawal import withdraw_rows
 from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
 from xvfl.service.uploads.withdrawals import withdraw
@@ -222,7 +222,7 @@ def test_a_part_needs_a_stored_upload_and_a_known_alignment(
     assert "new-rows" in federation.events("encoder_failed")[-1]["reason"]
     allow_new_rows(folder)
     with pytest.raises(RunError, match="not stored yet"):
-        UploadRecord(folder, 1).set_stored("0" * 32)
+        upload_record(folder, 1).set_stored("0" * 32)
         allow_new_rows(folder)
 
 
@@ -276,7 +276,7 @@ def test_every_release_of_a_row_counts_towards_epsilon(tmp_path: Path) -> None:
     federation.run(retrain=True)
     changed = (federation.upload().views() != before).any(2).any(1)
     assert int(changed.sum()) == len(CHANGED)
-    assert UploadRecord(inputs.folder, 1).rows(1)["releases"].max() == 2
+    assert upload_record(inputs.folder, 1).rows(1)["releases"].max() == 2
     # Back to the first content: it has other noise, and counts again.
     federation.tables["shop"] = inputs.source
     allow_new_rows(inputs.folder)

@@ -170,7 +170,7 @@ def new_rows(config: PartyFile) -> None:
     xvfl upload new-rows bank.toml
     """
     with require_extra("federated"):
-        from xvfl.service.uploads.party_rows import allow_new_rows
+        from xvfl.service.uploads.party_encoder import allow_new_rows
 
     _allow(config, allow_new_rows)
 

@@ -24,7 +24,6 @@ ENCODER_PREFIX = "encoder/"
 MAX_WIDTH = 4096
 MAX_COPIES = 31
 MAX_CHUNK_ROWS = 65_536
-MAX_PARTS = 100_000
 MIN_EPSILON, MAX_EPSILON = 0.01, 50.0
 MAX_NOISE = 60.0
 """Largest standard deviation of noise at ε = 1; that of a smaller ε is larger. Its values fit in
@@ -86,7 +85,7 @@ class UploadManifest:
         most_noise = 0.0 if epsilon is None else MAX_NOISE / max(epsilon, MIN_EPSILON)
         sizes = (
             ("version", 1, 2**31),
-            ("part", 0, MAX_PARTS),
+            ("part", 0, 2**31),
             ("rows", 0, 2**31),
             ("width", 1, MAX_WIDTH),
             ("masked_copies", 0, MAX_COPIES),
@@ -107,8 +106,6 @@ class UploadManifest:
             raise ConfigError(f"chunks: expected {expected} digests, got {len(self.chunks)}")
         if not all(map(DIGEST.fullmatch, (*self.chunks, self.encoder))):
             raise ConfigError("expected digests of 32 hexadecimal digits")
-        if bool(self.part) != bool(self.base) or (self.replaced and not self.part):
-            raise ConfigError("base, replaced: expected them for each part but the first")
         if 2 * prod(self.shape(0)) + 5 * self.chunk_rows > UPLOAD_CHUNK_BYTES:
             raise ConfigError(f"expected chunks of at most {UPLOAD_CHUNK_BYTES} bytes")
         try:

@@ -7,12 +7,10 @@ party's replies to the messages that a connected coordinator would send.
 upload.key    in the coordinator's state folder: uploads by file are encrypted to it
 """
 
-from collections.abc import Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import torch
@@ -155,8 +153,7 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
             match = alignment.matches.get(name) if alignment else None
             if match is None:
                 raise WireError(f"ids are not matched yet with {name!r}; run `xvfl align` first")
-            text, rows = sealed.document.get("manifest", str), int((match.handles >= 0).sum())
-            manifest = read_manifest(text, name, match.session.hex(), rows)
+            manifest = read_manifest(sealed.document.get("manifest", str), name, match, config)
             store = UploadStore(folder, manifest)
             _store(store, sealed)
     except OSError as error:
@@ -180,7 +177,7 @@ def _store(store: UploadStore, sealed: SealedFile) -> None:
     sealed.end()
 
 
-def _tensor(sealed: SealedFile, shape: Sequence[int], dtype: Any) -> Tensor:
+def _tensor(sealed: SealedFile, shape: tuple[int, ...], dtype: type[np.generic]) -> Tensor:
     data = bytearray(sealed.part(prod(shape) * np.dtype(dtype).itemsize))
     return torch.from_numpy(np.frombuffer(data, dtype).reshape(shape))
 

@@ -35,6 +35,7 @@ from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
+from xvfl.model.upload_record import LEARNED, UploadRecord
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_inputs import PartyInputs
@@ -48,7 +49,7 @@ MAX_HELD_OUT, MIN_LIMITED = 0.75, 40
 """Largest share of the matched rows that a coordinator can hold out, of this many rows or more. It
 chooses the list, and could otherwise have the encoder trained on a few rows of its choice."""
 ENCODER = "encoder.json"
-WEIGHTS, LEARNED = "weights.safetensors", "learned.safetensors"
+WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,11 @@ class PartyEncoder:
         return table.to(self._device), net.to(self._device)
 
 
+def upload_record(folder: RunDir, version: int) -> UploadRecord:
+    """Open the record of the uploads of a version."""
+    return UploadRecord(RunDir(folder / f"encoders/{version}").create(), load_secret(folder))
+
+
 def is_trained(folder: RunDir, version: int) -> bool:
     """Return whether a version of the encoder is trained."""
     return folder.has(f"encoders/{version}/{WEIGHTS}")
@@ -188,7 +194,7 @@ def check_epsilon(
         )
     if limits.max_epsilon is None:
         return
-    counts = {each: _most_releases(folder, each) for each in configs}
+    counts = {each: upload_record(folder, each).most_releases for each in configs}
     counts[version] = max(counts[version], releases)
     statements = {each: state_privacy(made) for each, made in configs.items()}
     spent = [(each.noise_multiplier, counts[n]) for n, each in statements.items() if each]
@@ -201,13 +207,6 @@ def check_epsilon(
             f"limits.max_epsilon is {limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower "
             "encoder.epsilon, or raise the limit"
         )
-
-
-def _most_releases(folder: RunDir, version: int) -> int:
-    """Return how often a row was released in a version at most; 1 before the upload."""
-    stored = RunDir(folder / f"encoders/{version}")
-    rows = [stored.load_tensors(path.name)[0] for path in stored.path.glob("rows-*.safetensors")]
-    return max([1, *(int(each["releases"].max()) for each in rows if len(each["releases"]))])
 
 
 def load_parts(folder: RunDir, version: int) -> PartyParts:
@@ -287,3 +286,16 @@ def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
                 folder.write_bytes(f"encoders/{version + 1}/{name}", path.read_bytes())
     folder.write_json(VERSION, {"version": version + 1})
     return version + 1
+
+
+def allow_new_rows(folder: RunDir) -> str:
+    """Allow the next part, from the next start of the party; return version and part."""
+    version, part = current_version(folder), current_part(folder) + 1
+    if not upload_record(folder, version).stored:
+        raise RunError(
+            f"{folder.path}: the upload of version {version} is not stored yet; start the party, "
+            "or run `xvfl upload export`, first; if its rows have changed since, run `xvfl upload "
+            "new-version --keep-encoder`"
+        )
+    folder.write_json(VERSION, {"version": version, "part": part})
+    return f"{version}.{part}"

@@ -36,8 +36,8 @@ from xvfl.service.uploads.party_encoder import (
     is_trained,
     load_held_out,
     store_held_out,
+    upload_record,
 )
-from xvfl.service.uploads.party_rows import UploadRecord
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.wire.messages import (
@@ -56,6 +56,7 @@ from xvfl.wire.messages import (
 CHUNK_BYTES = 2**22
 """Approximate bytes of the embeddings of a chunk."""
 MAX_CHUNK_ROWS = 4096
+COUNTED = ("part", "rows", "appended", "replaced")
 BLOCK_ROWS = 256
 """Rows that are embedded at once: the last bits of an embedding depend on this number."""
 ONLY_UPLOADS = (
@@ -81,9 +82,8 @@ class Upload:
         start = number * self._chunk_rows
         part = slice(start, start + self._chunk_rows)
         origin = self._origin[part].clone()
-        origin[[each - start for each in withdrawn if start <= each < start + len(origin)]] = (
-            WITHDRAWN
-        )
+        gone = [each - start for each in withdrawn if start <= each < start + len(origin)]
+        origin[gone] = WITHDRAWN
         rows = self._rows[part][is_sent(origin).to(self._rows.device)]
         status = self._encoder.row_status(self._worker.table.take(rows).observed).cpu()
         blocks = torch.cat([rows, rows.new_zeros(-len(rows) % BLOCK_ROWS)]).view(-1, BLOCK_ROWS)
@@ -156,7 +156,7 @@ class UploadEndpoint(RequestEndpoint):
         }
         super().__init__(table.hello(), log_event, {**own, **replies}, ONLY_UPLOADS)
         self._inputs, self._table, self._encoder = inputs, table, encoder
-        self._folder, self.record = inputs.folder, UploadRecord(inputs.folder, encoder.version)
+        self._folder, self.record = inputs.folder, upload_record(inputs.folder, encoder.version)
         self._upload: Upload | None = None
         self.manifest: UploadManifest | None = None
         """That of the upload; None before it can be sent."""
@@ -177,12 +177,9 @@ class UploadEndpoint(RequestEndpoint):
             "encoder_progress": round(self.progress, 3),
             "encoder_problem": self.problem,
             "upload_stored": int(self.uploaded),
-            "upload_part": manifest.part if manifest else 0,
-            "upload_rows": manifest.rows if manifest else 0,
-            "upload_appended": manifest.appended if manifest else 0,
-            "upload_replaced": manifest.replaced if manifest else 0,
             "upload_bytes": manifest.n_bytes if manifest else 0,
             "upload_created": manifest.created if manifest else "",
+            **{f"upload_{name}": getattr(manifest, name, 0) for name in COUNTED},
         }
 
     def use_match(self) -> None:
@@ -255,8 +252,8 @@ class UploadEndpoint(RequestEndpoint):
             if worker is None:
                 return
             self._log_event({"event": "encoder_trained", "version": version})
-            self.manifest = self._make(worker, ids[matched], gone)
-            self.uploaded, self.progress = self.record.stored, 1.0
+            manifest = self._make(worker, ids[matched], gone)
+            self.uploaded, self.progress, self.manifest = self.record.stored, 1.0, manifest
         except Exception as error:
             # The endpoint goes on. The message may contain the party's data: it is not sent.
             reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
@@ -268,12 +265,11 @@ class UploadEndpoint(RequestEndpoint):
     ) -> UploadManifest:
         """Make the part that the operator has allowed, if it is not made yet."""
         record, part, last = self.record, self._encoder.part, self.record.manifest
-        matched = self._rows("HeldOut")
+        inputs, matched = self._inputs, self._rows("HeldOut")
         made = last if last is not None and last.part == part else None
         if made is None:
             rows = record.compare(worker, ids, matched, gone, part)
-            inputs, most = self._inputs, int(rows["releases"].max(initial=1))
-            version = self._encoder.version
+            most, version = int(rows["releases"].max(initial=1)), self._encoder.version
             check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits, most)
             record.save_rows(part, rows)
         elif made.session != self.hello.session:
@@ -284,7 +280,7 @@ class UploadEndpoint(RequestEndpoint):
         origin = torch.from_numpy(record.rows(part)["origin"])
         self._upload = Upload(self._encoder, worker, torch.from_numpy(matched), origin)
         if made is None:
-            made = self._upload.manifest(self.hello, self._inputs.terms, gone, last)
+            made = self._upload.manifest(self.hello, inputs.terms, gone, last)
             record.save(made)
         return made
 

@@ -107,9 +107,9 @@ class UploadRun:
             )
         # From the clock, so that the numbers increase across restarts.
         self._request_ids = itertools.count(time.time_ns() // 1_000)
-        limits, matches = config.timeouts, alignment.matches
+        matches = alignment.matches
         self._receivers = {
-            name: UploadReceiver(party, folder, matches[name], self._request_ids, limits, log)
+            name: UploadReceiver(party, folder, matches[name], self._request_ids, config, log)
             for name, party in self._parties.items()
         }
         self._state: dict[str, Any] = {}

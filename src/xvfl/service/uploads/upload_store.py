@@ -14,10 +14,10 @@ the status of rows that the party does not hold.
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,10 +60,10 @@ class UploadStore:
         self._base: UploadStore | None = None
         if not create:
             return
-        for each in stored_uploads(folder, manifest.party) if manifest.part else ():
-            if each.manifest.order < manifest.order and not each.missing:
-                self._base = each
-                break
+        stored = stored_uploads(folder, manifest.party)
+        if manifest.part:
+            earlier = (each for each in stored if each.manifest.order < manifest.order)
+            self._base = next((each for each in earlier if not each.missing), None)
         if self._folder.has(MANIFEST):
             known = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
             if known != manifest:
@@ -72,7 +72,7 @@ class UploadStore:
                     "stored; a new upload needs a new version: `xvfl upload new-version`"
                 )
         else:
-            self._check_new()
+            self._check_new([each.manifest.order for each in stored])
             self._delete_unfinished(folder)
             self._folder.create().write_text(MANIFEST, manifest.to_json())
 
@@ -117,9 +117,13 @@ class UploadStore:
             raise WireError(f"{what}: expected origins in the part before")
         check_tensor(what, values, (int(sent.sum()), *sizes), torch.float16)
         check_tensor(f"{what}: row_status", status, values.shape[:1], torch.uint8)
-        largest = self.manifest.max_value
+        largest, noise = self.manifest.max_value, self.manifest.noise_std
         if values.numel() and float(values.abs().max()) > largest:
             raise WireError(f"{what}: expected numbers from -{largest:g} to {largest:g}")
+        # A mean of squares; its tolerance is more than ten standard errors.
+        likely = (1 / sizes[-1] + noise**2) * (1.1 + 15 / max(values.numel(), 1) ** 0.5)
+        if noise and values.numel() and float(values.double().square().mean()) > likely:
+            raise WireError(f"{what}: expected embeddings of length 1 with noise of {noise:g}")
         if status.numel() and int(status.max()) > 2:
             raise WireError(f"{what}: expected a row status of 0, 1 or 2")
         if chunk_digest((origin, values, status)) != self.manifest.chunks[number]:
@@ -129,10 +133,8 @@ class UploadStore:
         with self._withdrawn.locked():
             if problem := self.problem:
                 raise WireError(f"{what}: the upload is not stored: {problem}")
-            arrived = {
-                **self._arrived(),
-                str(number): [int((origin == kind).sum()) for kind in (NEW, REPLACED)],
-            }
+            arrived = self._arrived()
+            arrived[str(number)] = [int((origin == kind).sum()) for kind in (NEW, REPLACED)]
             counted = tuple(map(sum, zip(*arrived.values(), strict=True)))
             complete = len(arrived) == len(self.manifest.chunks)
             if complete and counted != (self.manifest.appended, self.manifest.replaced):
@@ -186,13 +188,12 @@ class UploadStore:
         rows = self._withdrawn.rows(self.manifest.session)
         return [each for each in rows if each < self.manifest.rows]
 
-    def _check_new(self) -> None:
+    def _check_new(self, stored: Sequence[tuple[int, int]]) -> None:
         """Reject a new upload that may not be stored."""
         version, order = self.manifest.name, self.manifest.order
         if problem := self.problem:
             raise WireError(f"version {version} is not stored: {problem}")
-        names = [path.name for path in _versions(self._party)]
-        newest = max([(self._withdrawn.newest, 0), *map(_order, names)])
+        newest = max([(self._withdrawn.newest, 0), *stored])
         if order < newest:
             raise WireError(
                 f"version {version} is not stored: it is older than version "
@@ -263,24 +264,15 @@ def party_folder(folder: RunDir, party: str) -> RunDir:
     return RunDir(folder / f"uploads/{party}").create()
 
 
-def _order(name: str) -> tuple[int, ...]:
-    return tuple(map(int, name.split(".")))
-
-
-def _versions(uploads: RunDir) -> list[Path]:
-    """Return the folders of all uploads of a party."""
-    paths = [path.parent for path in uploads.path.glob(f"*/{MANIFEST}")]
-    return [path for path in paths if path.name.replace(".", "", 1).isdecimal()]
-
-
 def stored_uploads(folder: RunDir, party: str) -> list[UploadStore]:
     """Return all uploads of a party, the newest version first."""
     stores = []
-    for path in _versions(RunDir(folder / f"uploads/{party}")):
+    for path in (folder / f"uploads/{party}").glob(f"*/{MANIFEST}"):
         # Another process may delete it meanwhile.
         with suppress(FileNotFoundError):
-            manifest = parse_manifest((path / MANIFEST).read_text(encoding="utf-8"))
-            stores.append(UploadStore(folder, manifest, create=False))
+            if path.parent.name.replace(".", "", 1).isdecimal():
+                manifest = parse_manifest(path.read_text(encoding="utf-8"))
+                stores.append(UploadStore(folder, manifest, create=False))
     return sorted(stores, key=lambda store: store.manifest.order, reverse=True)
 
 

@@ -1,10 +1,10 @@
-"""What a party records of the uploads of a version, to find rows that are new or have changed.
+"""What a party records of its uploads of a version, to find rows that are new or have changed.
 
-encoders/N/upload.json              the manifest of the last part
-encoders/N/rows-PART.safetensors    of each row: keyed digests of id and content, its origin, and
-                                    how often its embedding was released in this version
-encoders/N/learned.safetensors      keyed digests of the ids that the encoder learned from
-encoders/N/stored.json              digest of the last part that is stored, or written to a file
+upload.json              the manifest of the last part
+rows-PART.safetensors    of each row: keyed digests of id and content, its origin, and how often its
+                         embedding was released in this version
+learned.safetensors      keyed digests of the ids that the encoder learned from
+stored.json              digest of the last part that is stored, or written to a file
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,23 @@ from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.federation.upload.private_worker import ROWS_AT_ONCE, row_bytes
 from xvfl.model.run_dir import RunDir
 from xvfl.primitives.row_changes import NO_ROWS, Digests, RowRecord, compare_rows, digest_rows
-from xvfl.service.secret import load_secret
-from xvfl.service.uploads.party_encoder import LEARNED, VERSION, current_part, current_version
 
-UPLOAD, STORED = "upload.json", "stored.json"
+UPLOAD, STORED, LEARNED = "upload.json", "stored.json", "learned.safetensors"
 
 
 class UploadRecord:
-    """The record of the uploads of one version, in a party's state folder."""
+    """The record of the uploads of one version.
 
-    def __init__(self, folder: RunDir, version: int) -> None:
-        self._key = load_secret(folder)
-        self._folder = RunDir(folder / f"encoders/{version}").create()
+    Parameters
+    ----------
+    folder
+        The folder of the version.
+    key
+        The party's secret, which keys the digests.
+    """
+
+    def __init__(self, folder: RunDir, key: bytes) -> None:
+        self._folder, self._key = folder, key
 
     @property
     def manifest(self) -> UploadManifest | None:
@@ -86,15 +91,9 @@ class UploadRecord:
         base = self.rows(part - 1) if part else NO_ROWS
         return compare_rows(base, ids, digest_rows(contents, self._key), gone)
 
-
-def allow_new_rows(folder: RunDir) -> str:
-    """Allow the next part, from the next start of the party; return version and part."""
-    version, part = current_version(folder), current_part(folder) + 1
-    if not UploadRecord(folder, version).stored:
-        raise RunError(
-            f"{folder.path}: the upload of version {version} is not stored yet; start the party, "
-            "or run `xvfl upload export`, first; if its rows have changed since, run `xvfl upload "
-            "new-version --keep-encoder`"
-        )
-    folder.write_json(VERSION, {"version": version, "part": part})
-    return f"{version}.{part}"
+    @property
+    def most_releases(self) -> int:
+        """How often the embedding of a row was released at most; 1 before the upload."""
+        found = self._folder.path.glob("rows-*.safetensors")
+        tensors = [self._folder.load_tensors(path.name)[0]["releases"] for path in found]
+        return max([1, *(int(each.max()) for each in tensors if len(each))])
