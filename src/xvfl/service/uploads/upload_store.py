@@ -96,6 +96,11 @@ class UploadStore:
         return ""
 
     @property
+    def replaced(self) -> bool:
+        """Whether the upload was deleted, because a later part of its version is complete."""
+        return not self._folder.has(MANIFEST)
+
+    @property
     def changed(self) -> bool:
         """Whether rows, or the whole upload, became unusable since it was opened."""
         return self._withdrawn.state != self._opened or bool(self.problem)
@@ -111,9 +116,8 @@ class UploadStore:
         (n_rows, *sizes), what = self.manifest.shape(number), f"chunk {number}"
         check_tensor(f"{what}: origin", origin, (n_rows,), torch.int32)
         base, sent = self._base, is_sent(origin)
-        if int(origin.min()) < WITHDRAWN or int(origin.max()) >= (
-            base.manifest.rows if base else 0
-        ):
+        known = base.manifest.rows if base is not None else 0
+        if int(origin.min()) < WITHDRAWN or int(origin.max()) >= known:
             raise WireError(f"{what}: expected origins in the part before")
         check_tensor(what, values, (int(sent.sum()), *sizes), torch.float16)
         check_tensor(f"{what}: row_status", status, values.shape[:1], torch.uint8)
