@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tests.upload.local_federation import ENCODER, PARTIES, LocalFederation
 from xvfl.certs import Authority, create_authority
 from xvfl.certs.sealed_file import create_sealing_key, read_sealing_key, write_sealed
 from xvfl.config import UploadTerms
-from xvfl.federation.upload.manifest import UploadManifest, chunk_digest
+from xvfl.federation.upload.manifest import Chunk, UploadManifest, chunk_digest
 from xvfl.matching.alignment import CoordinatorAlignment, TableFingerprint
 from xvfl.matching.coordinator_session import CoordinatorMatch
+from xvfl.primitives.row_changes import NEW
 from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.uploads.file_exchange import KEY, UPLOAD
@@ -123,12 +123,14 @@ class StoredFederation:
         create_sealing_key(key)
         self.recipient = read_sealing_key(key).public_key().public_bytes_raw()
 
-    def upload(self, **changes: Any) -> tuple[UploadManifest, list[tuple[Tensor, Tensor]]]:
+    def upload(self, **changes: Any) -> tuple[UploadManifest, list[Chunk]]:
         """Draw an upload of chunks of 4 rows."""
         version = int(changes.get("version", 1))
         values = torch.rand(self.rows, 3, 5, generator=torch.Generator().manual_seed(version))
         status = torch.full((self.rows,), 2, dtype=torch.uint8)
-        chunks = list(zip(values.half().split(4), status.split(4), strict=True))
+        origin = torch.full((self.rows,), NEW, dtype=torch.int32)
+        parts = (origin.split(4), values.half().split(4), status.split(4))
+        chunks = list(zip(*parts, strict=True))
         settings = {
             "party": "bank",
             "version": version,
@@ -139,7 +141,8 @@ class StoredFederation:
             "image": False,
             "encoder": "0" * 32,
             "chunk_rows": 4,
-            "chunks": tuple(chunk_digest(*each) for each in chunks),
+            "appended": self.rows,
+            "chunks": tuple(map(chunk_digest, chunks)),
             "terms": UploadTerms(),
             "created": "2026-01-01T00:00:00Z",
             **changes,
@@ -159,6 +162,6 @@ class StoredFederation:
         if forged:
             text = json.dumps({**json.loads(text), **forged})
         owner, content = owner or tls(self.certs, "bank"), {"manifest": text}
-        parts = [each.numpy().tobytes() + status.numpy().tobytes() for each, status in chunks]
+        parts = [part.numpy().tobytes() for chunk in chunks for part in chunk]
         write_sealed(path, owner, self.recipient, UPLOAD, content, parts)
         return path

@@ -26,7 +26,7 @@ from xvfl.federation.message_checks import MAX_REASON
 from xvfl.federation.prediction_endpoint import REFUSED, WITHDRAWN, _take
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.upload.manifest import parse_manifest
+from xvfl.federation.upload.manifest import chunk_digest, parse_manifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig, TimeoutConfig
@@ -240,6 +240,18 @@ def test_noise_of_an_epsilon_widens_the_range(tmp_path: Path) -> None:
     assert parse_manifest(manifest.to_json()).max_value == 6401
 
 
+def test_noise_is_bounded_by_the_coordinator_and_not_by_the_party(tmp_path: Path) -> None:
+    made = StoredFederation(tmp_path)
+    with pytest.raises(RunError, match=r"noise of 640; .* up to max_noise = 8"):
+        import_upload(made.service, made.write(epsilon=0.01, noise_std=640.0))
+    # Within the range of a number, and larger than embeddings with noise.
+    large = [(o, (v * 70).half(), s) for o, v, s in made.upload()[1]]
+    stated = {"epsilon": 1.0, "noise_std": 7.5, "chunks": tuple(map(chunk_digest, large))}
+    manifest, _ = made.upload(**stated)
+    with pytest.raises(WireError, match=r"embeddings of length 1 with noise of 7\.5"):
+        UploadStore(made.service.folder, manifest).add(0, *large[0])
+
+
 @pytest.mark.parametrize(
     ("request_", "most"),
     [
@@ -257,7 +269,7 @@ def test_an_upload_that_is_too_large_for_the_disk_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = StoredFederation(tmp_path)
-    size = made.upload()[0].n_bytes
+    size = made.upload()[0].n_bytes - 4 * made.rows
     usage = SimpleNamespace(free=2 * size - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(RunError, match=r"expected at most 50% of them"):
@@ -342,9 +354,9 @@ def receiver(
     alignment = made.service.alignment
     assert alignment is not None
     transport: Any = Offers(offer)
-    timeouts = TimeoutConfig(join=60, upload=upload)
+    config = dataclasses.replace(made.config, timeouts=TimeoutConfig(join=60, upload=upload))
     party, match = RemoteParty("bank", transport), alignment.matches["bank"]
-    return UploadReceiver(party, made.service.folder, match, iter(range(1, 10**6)), timeouts, log)
+    return UploadReceiver(party, made.service.folder, match, iter(range(1, 10**6)), config, log)
 
 
 @pytest.mark.parametrize(

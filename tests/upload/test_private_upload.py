@@ -104,4 +104,6 @@ def test_values_beyond_the_noise_are_rejected(federation: LocalFederation) -> No
     quiet = parse_manifest(json.dumps({**manifest, "noise_std": 0.0}))
     other = UploadStore(RunDir(federation.folder / "other").create(), quiet)
     with pytest.raises(ValueError, match="expected numbers from -1 to 1"):
-        other.add(0, store.views()[: quiet.shape(0)[0]], store.row_status()[: quiet.shape(0)[0]])
+        n_rows = quiet.shape(0)[0]
+        origin = torch.full((n_rows,), -1, dtype=torch.int32)
+        other.add(0, origin, store.views()[:n_rows], store.row_status()[:n_rows])

@@ -79,7 +79,7 @@ def test_the_file_reveals_neither_the_party_nor_its_rows(stored: StoredFederatio
     manifest, chunks = stored.upload()
     data = stored.write().read_bytes()
     assert b"bank" not in data and manifest.session.encode() not in data
-    assert chunks[0][0][0].numpy().tobytes() not in data
+    assert chunks[0][1][0].numpy().tobytes() not in data
 
 
 def test_an_import_is_repeated_and_continued(stored: StoredFederation) -> None:
@@ -88,7 +88,7 @@ def test_an_import_is_repeated_and_continued(stored: StoredFederation) -> None:
     assert import_upload(stored.service, path) == manifest
     store = find_upload(stored.service.folder, "bank", SESSION)
     assert store is not None
-    values = torch.cat([values for values, _ in stored.upload()[1]])
+    values = torch.cat([values for _, values, _ in stored.upload()[1]])
     assert torch.equal(store.views(), values)
 
 

@@ -1,10 +1,12 @@
 """A federation by uploads as real processes over TLS: killed, stopped, retrained, rolled back."""
 
+import json
 import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from rich.console import Console
@@ -122,3 +124,36 @@ def test_a_head_is_trained_again_without_parties_and_taken_back(processes: Proce
     said = run_xvfl("rollback", config)
     assert said.code == 0 and "head 1 is the current one" in said.out
     assert heads.current.path.name == "1"
+
+
+def test_new_and_changed_rows_are_uploaded_as_a_part(processes: Processes) -> None:
+    out = processes.out
+    table, late = pd.read_csv(out / "right.csv", index_col="id"), 40
+    table[:-late].to_csv(out / "right.csv")
+    processes.start()
+    processes.event("finished")
+    for name in (*PARTIES, "coordinator"):
+        processes.stop(name)
+    changed = table.index[:3]
+    table.loc[changed] = 16 - table.loc[changed].fillna(0)
+    table.to_csv(out / "right.csv")
+    # Other ids are other rows: match again.
+    (out / "right/alignment.json").unlink()
+    alignment = json.loads((out / "coordinator/alignment.json").read_text())
+    del alignment["parties"]["right"]
+    (out / "coordinator/alignment.json").write_text(json.dumps(alignment))
+    said = run_xvfl("upload", "new-rows", out / "right.toml")
+    assert said.code == 0 and "version 1.1 is allowed" in said.out, said.err
+    config = out / "coordinator.toml"
+    (out / "coordinator/log.jsonl").unlink()
+    for name in PARTIES:
+        processes.launch(name)
+    said = run_xvfl("coordinator", config, "--quiet", "--retrain")
+    assert said.code == 0, said.err
+    (received,) = (e for e in read_log(out / "coordinator") if e["event"] == "upload_received")
+    assert (received["party"], received["version"], received["part"]) == ("right", 1, 1)
+    assert received["replaced"] == 3 and 0 < received["appended"] <= late
+    assert (
+        HeadStore(RunDir(out / "coordinator")).current.manifest()["encoders"]["right"]["digest"]
+        == received["digest"]
+    )

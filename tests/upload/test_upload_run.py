@@ -284,12 +284,16 @@ def test_an_upload_is_checked_by_shape_range_and_digest(federation: LocalFederat
     assert len(values) == N_ROWS * 3 * 16
     good = torch.from_numpy(values).view(manifest.shape(0))
     status = torch.from_numpy(np.fromfile(folder / "uploads/shop/1/status.u8", np.uint8))
+    origin = torch.full((N_ROWS,), -1, dtype=torch.int32)
     store = UploadStore(RunDir(folder / "other").create(), manifest)
     for bad in (good[1:], good.float(), good * 1000, good * torch.nan, good.flip(0)):
         with pytest.raises(ValueError, match="chunk 0"):
-            store.add(0, bad, status)
+            store.add(0, origin, bad, status)
         assert store.missing == [0]
-    store.add(0, good, status)
+    for bad in (origin[1:], origin.long(), origin + 1, origin - 1, origin - 3):
+        with pytest.raises(ValueError, match="chunk 0"):
+            store.add(0, bad, good, status)
+    store.add(0, origin, good, status)
     assert store.missing == []
     with pytest.raises(ValueError, match="new version"):
         UploadStore(

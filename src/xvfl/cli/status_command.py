@@ -16,7 +16,17 @@ from xvfl.service.addresses import parse_address
 STATUS_TIMEOUT_S = 10
 LISTS = {
     "heads": ("number", "state", "versions", "epoch", "epochs", "best_score", "ended"),
-    "uploads": ("version", "rows", "bytes", "created", "left", "withdrawn"),
+    "uploads": (
+        "version",
+        "part",
+        "rows",
+        "appended",
+        "replaced",
+        "bytes",
+        "created",
+        "left",
+        "withdrawn",
+    ),
     "receipts": ("time", "rows", "version", "everything", "heads"),
 }
 """Lists in the details of a status, and the columns that are shown."""

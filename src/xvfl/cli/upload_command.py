@@ -1,12 +1,16 @@
 """`xvfl upload`: uploads by file, and versions of a party's encoder."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import INTERRUPTED, print_error, print_line
+
+if TYPE_CHECKING:
+    from xvfl.model.run_dir import RunDir
 
 app = typer.Typer(
     help="Upload by file, for a party without a permanent connection; allow a new version.\n\n"
@@ -79,9 +83,12 @@ def export(
     if manifest is None:
         print_error("stopped; the same command continues the training")
         raise typer.Exit(INTERRUPTED)
-    log({"event": "upload_exported", "version": manifest.version, "digest": manifest.digest})
+    names = ("version", "part", "appended", "replaced", "digest")
+    about = {key: getattr(manifest, key) for key in names}
+    log({"event": "upload_exported", **about})
     print_line(
-        f"wrote {out}: version {manifest.version}, {manifest.rows} rows, {manifest.n_bytes} bytes"
+        f"wrote {out}: version {manifest.name}, {manifest.rows} rows, of which "
+        f"{manifest.appended} new and {manifest.replaced} changed, {manifest.n_bytes} bytes"
     )
     print_line(f"next, at the coordinator: xvfl upload import coordinator.toml {out.name}")
 
@@ -117,7 +124,7 @@ def import_file(
     if is_upload(file):
         manifest = import_upload(service, file)
         print_line(
-            f"stored version {manifest.version} of {manifest.party}: {manifest.rows} rows; next: "
+            f"stored version {manifest.name} of {manifest.party}: {manifest.rows} rows; next: "
             f"xvfl coordinator {config}"
         )
         print_line(f"delete {file}, and copies of it: a withdrawal does not reach them")
@@ -141,21 +148,43 @@ def new_version(
     encoders are kept, for heads that were trained on their uploads. A coordinator cannot ask for
     this.
 
-    With --keep-encoder, the new version has the same encoder: use it after cells have changed, or
-    after new rows were matched with `xvfl align --again`. The coordinator's log counts the rows
-    that are new or have changed. A coordinator can compare two versions of a row.
+    With --keep-encoder, the new version has the same encoder: use it if rows have changed before
+    the upload was complete. A coordinator can compare two versions of a row.
 
     xvfl upload new-version bank.toml
     """
     with require_extra("federated"):
+        from xvfl.service.uploads.party_encoder import allow_next_version
+
+    _allow(config, lambda folder: str(allow_next_version(folder, keep_encoder)))
+
+
+@app.command()
+def new_rows(config: PartyFile) -> None:
+    """At the party: allow the upload of rows that are new or have changed, by the same encoder.
+
+    The next start of `xvfl party` or `xvfl upload export` finds these rows and uploads them as a
+    part of the same version. Match new ids first with `xvfl align --again`. A coordinator can
+    compare a changed row with the earlier one.
+
+    xvfl upload new-rows bank.toml
+    """
+    with require_extra("federated"):
+        from xvfl.service.uploads.party_encoder import allow_new_rows
+
+    _allow(config, allow_new_rows)
+
+
+def _allow(config: Path, allow: "Callable[[RunDir], str]") -> None:
+    """Allow another version, or part of a version, in a party's state folder."""
+    with require_extra("federated"):
         from xvfl.certs import peer_name
         from xvfl.service.config import load_party_config
         from xvfl.service.state_dir import open_state_dir
-        from xvfl.service.uploads.party_encoder import allow_next_version
 
     loaded = load_party_config(config)
     name = peer_name(loaded.tls.read()[1])
     folder, log = open_state_dir(loaded, name, show=False, create=False)
-    version = allow_next_version(folder, keep_encoder)
+    version = allow(folder)
     log({"event": "version_allowed", "version": version})
     print_line(f"version {version} is allowed; {name} uploads it after its next start")

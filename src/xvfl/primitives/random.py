@@ -23,6 +23,14 @@ def named_generator(device: torch.device | str, *name: int | str) -> torch.Gener
     return torch.Generator(device).manual_seed(derive_seed(*name))
 
 
+def secret_generator(seed: int, *name: int | str) -> torch.Generator:
+    """Return a CPU generator seeded by a name; its whole state, if the seed is above 64 bits."""
+    generator = named_generator("cpu", seed, *name)
+    if seed >> 64:
+        _fill_generator_state(generator, repr((seed, *name)).encode())
+    return generator
+
+
 def seed_modules(device: torch.device, seed: int, *name: int | str | Tensor) -> None:
     """Seed the global generators, which initialization and dropout use.
 

@@ -94,7 +94,7 @@ class TimeoutConfig:
     answer: float = 60.0
     """Timeout of a request; a broken connection may recover in this time."""
     join: float = 600.0
-    """Timeout for parties to connect, at the start."""
+    """Timeout for parties to connect, at the start, and for newer versions of stored uploads."""
     upload: float = 3600.0
     """Timeout for each percent of the training of a connected party's encoder, and of its
     upload."""
@@ -131,6 +131,9 @@ class CoordinatorConfig:
     """Features of the label holder, if it has any."""
     on_anomaly: Literal["warn", "leave_out"] = "warn"
     """What to do with a suspicious upload: log a warning, or also train without it."""
+    max_noise: float = 8.0
+    """Largest standard deviation of the noise of an upload with ε, on embeddings of length 1; 8
+    allows ε from 1 with δ = 1e-5."""
     test_fraction: float = 0.2
     """Fraction of the labeled rows held out for the final evaluation."""
     net: NetConfig = NetConfig()

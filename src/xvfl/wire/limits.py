@@ -27,7 +27,7 @@ CHUNK_BYTES = 2**20
 SMALL_BYTES = 2**16
 """Largest frame before `Hello` is accepted, and of replies that carry no tensor."""
 UPLOAD_CHUNK_BYTES = 2**23
-"""Largest chunk of an upload, without the status of its rows."""
+"""Largest chunk of an upload."""
 MAX_STREAMS = 1
 """Concurrent streams of a connection."""
 MAX_CALLS = 4

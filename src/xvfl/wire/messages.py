@@ -332,10 +332,13 @@ class UploadChunk:
     """Consecutive rows of an upload, by handle."""
 
     request_id: int
+    origin: Tensor
+    """(n,) int32: the row's handle in the part before; -1 a new row, -2 a changed one, which are
+    sent; -3 a withdrawn one."""
     values: Tensor
-    """(n, 1 + c, d) float16: the row as observed, then c masked copies."""
+    """(m, 1 + c, d) float16, of rows that are sent: as observed, then c masked copies."""
     row_status: Tensor
-    """(n,) uint8: 0 nothing observed, 1 partly observed, 2 full."""
+    """(m,) uint8: 0 nothing observed, 1 partly observed, 2 full."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from xvfl.federation.upload.views import compute_views
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.whitening import Whitening
 from xvfl.primitives.layout import Layout
-from xvfl.primitives.random import named_generator
+from xvfl.primitives.random import secret_generator
 from xvfl.primitives.rows import Rows, Table
 from xvfl.training.loop import Record, Trainer
 
@@ -117,7 +117,7 @@ class EncoderTraining:
         worker = self.worker
         (layer,) = (each for each in worker.net.bottom.modules() if isinstance(each, Whitening))
         every = self._handles.view(len(worker.seeds), -1)
-        rng = named_generator("cpu", worker.seeds[0], worker.name, "whitening")
+        rng = secret_generator(worker.seeds[0], worker.name, "whitening")
         some = torch.randperm(every.shape[1], generator=rng)[:WHITENED_ROWS].to(every.device)
         embeddings = compute_views(worker, every[:, some].flatten(), 0)
         for run, x in enumerate(embeddings.view(len(every), -1, embeddings.shape[-1])):

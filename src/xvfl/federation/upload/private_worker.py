@@ -110,7 +110,7 @@ class PrivateWorker(PartyWorker):
         unit: Tensor = embeddings / norm.clamp(min=1e-12)
         if not self.noise_std:
             return unit
-        keyed = zip(handles.tolist(), _row_bytes(rows), strict=True)
+        keyed = zip(handles.tolist(), row_bytes(rows), strict=True)
         keys = [self._key(handle, content) for handle, content in keyed]
         noise = torch.from_numpy(_normal(keys, unit.shape[1])).to(unit.device)
         step = 2.0 ** math.floor(math.log2(self.noise_std)) / GRID_STEPS
@@ -148,7 +148,8 @@ def reference_rows(layout: Layout) -> PartyTable:
     return PartyTable(layout, values, codes, kept)
 
 
-def _row_bytes(rows: PartyTable) -> list[bytes]:
+def row_bytes(rows: PartyTable) -> list[bytes]:
+    """Return the content of each row."""
     parts = [part.flatten(1).cpu().numpy() for part in (rows.values, rows.codes, rows.observed)]
     return [b"".join(part[i].tobytes() for part in parts) for i in range(len(rows))]
 

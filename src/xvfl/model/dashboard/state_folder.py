@@ -65,17 +65,19 @@ def describe_party(folder: Path) -> dict[str, Any]:
         return {}
     withdrawn, receipts = read_json(folder / "withdrawn.json"), list(_receipts(folder))
     left = {
-        (each.get("version"), LEFT_EVENTS[each["event"]]): each.get("time", "")
+        ((each.get("version"), each.get("part", 0)), LEFT_EVENTS[each["event"]]): each.get(
+            "time", ""
+        )
         for each in read_lines(folder / LOG)
         if each.get("event") in LEFT_EVENTS
     }
     uploads = [
         {
             **_about(manifest),
-            "left": {way: time for (version, way), time in left.items() if version == number},
-            "withdrawn": _is_withdrawn(withdrawn, number),
+            "left": {way: time for (order, way), time in left.items() if order == manifest.order},
+            "withdrawn": _is_withdrawn(withdrawn, manifest.version),
         }
-        for number, manifest in _manifests(folder / "encoders")
+        for manifest in _manifests(folder / "encoders")
     ]
     return {
         "state": "uploaded" if any(each["left"] for each in uploads) else "not uploaded",
@@ -85,22 +87,25 @@ def describe_party(folder: Path) -> dict[str, Any]:
     }
 
 
-def _manifests(folder: Path) -> list[tuple[int, UploadManifest]]:
-    """Return the manifests in a folder by version, the newest first."""
+def _manifests(folder: Path) -> list[UploadManifest]:
+    """Return the manifests in a folder, the newest version and part first."""
     found = []
     for path in folder.glob(f"*/{UPLOAD}"):
         try:
             manifest = parse_manifest(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, WireError):
             continue
-        found.append((manifest.version, manifest))
-    return sorted(found, key=lambda each: -each[0])
+        found.append(manifest)
+    return sorted(found, key=lambda each: each.order, reverse=True)
 
 
 def _about(manifest: UploadManifest) -> dict[str, Any]:
     return {
         "version": manifest.version,
+        "part": manifest.part,
         "rows": manifest.rows,
+        "appended": manifest.appended,
+        "replaced": manifest.replaced,
         "bytes": manifest.n_bytes,
         "created": manifest.created,
         "expires": manifest.terms.expires,
@@ -114,8 +119,8 @@ def _newest_upload(folder: Path) -> dict[str, Any]:
     deleted = {"deleted_version": newest} if (newest := _newest_withdrawn(withdrawn)) else {}
     if not manifests:
         return {"version": 0, **deleted}
-    version, manifest = manifests[0]
-    arrived = read_json(folder / f"{version}/chunks.json").get("arrived", [])
+    manifest = manifests[0]
+    arrived = read_json(folder / f"{manifest.name}/chunks.json").get("arrived", [])
     revoked = (folder / "revoked.json").is_file()
     rows = withdrawn.get("rows", {}).get(manifest.session, [])
     return {
@@ -162,9 +167,11 @@ def _heads(folder: Path) -> list[dict[str, Any]]:
                 "score_name": summary.get("score_name", ""),
                 "ended": summary.get("ended", ""),
                 "versions": {
-                    name: each["version"] for name, each in manifest.get("encoders", {}).items()
-                }
-                or read_json(path / "upload_versions.json"),
+                    name: each["version"]
+                    for name, each in (
+                        manifest.get("encoders") or read_json(path / "upload_versions.json")
+                    ).items()
+                },
                 "withdrawn_since": _withdrawn_since(folder, manifest.get("encoders", {})),
                 "suspicious": manifest.get("suspicious", {}),
                 "left_out": manifest.get("left_out", []),

@@ -31,8 +31,9 @@ class StandIn:
 
     @property
     def usable(self) -> bool:
-        """Whether the terms allow it today."""
-        return self.store.manifest.terms.stand_in and not self.store.problem
+        """Whether the terms allow it today, and no later part has replaced it."""
+        store = self.store
+        return store.manifest.terms.stand_in and not store.problem and not store.replaced
 
     @property
     def note(self) -> str:

@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
 from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
+from xvfl.primitives.row_changes import is_sent
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.uploads.receive import read_manifest, upload_event
@@ -120,9 +122,10 @@ def export_upload(
                 raise RunError(endpoint.problem)
             if (manifest := endpoint.manifest) is not None:
                 chunks = (endpoint.chunk(manifest.version, i) for i in range(len(manifest.chunks)))
-                parts = (b"".join(part.numpy().tobytes() for part in chunk) for chunk in chunks)
+                parts = (part.numpy().tobytes() for chunk in chunks for part in chunk)
                 content = {"manifest": manifest.to_json()}
                 write_sealed(out, config.tls, key, UPLOAD, content, parts)
+                endpoint.record.set_stored(manifest.digest)
                 return manifest
             stop.wait(POLL_S)
     except WireError as error:
@@ -150,8 +153,7 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
             match = alignment.matches.get(name) if alignment else None
             if match is None:
                 raise WireError(f"ids are not matched yet with {name!r}; run `xvfl align` first")
-            text, rows = sealed.document.get("manifest", str), int((match.handles >= 0).sum())
-            manifest = read_manifest(text, name, match.session.hex(), rows)
+            manifest = read_manifest(sealed.document.get("manifest", str), name, match, config)
             store = UploadStore(folder, manifest)
             _store(store, sealed)
     except OSError as error:
@@ -159,20 +161,25 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
     except XVFLError as error:
         raise RunError(f"{path}: the upload is rejected: {error}") from error
     remember_certificate(folder, name, sealed.document.certificate, service.log)
-    service.log({**upload_event(folder, store), "file": str(path)})
+    service.log({**upload_event(manifest), "file": str(path)})
     return manifest
 
 
 def _store(store: UploadStore, sealed: SealedFile) -> None:
     missing = set(store.missing)
     for number in range(len(store.manifest.chunks)):
-        shape = store.manifest.shape(number)
-        data = bytearray(sealed.part(2 * prod(shape) + shape[0]))
+        n_rows, *sizes = store.manifest.shape(number)
+        origin = _tensor(sealed, (n_rows,), np.int32)
+        values = _tensor(sealed, (int(is_sent(origin).sum()), *sizes), np.float16)
+        status = _tensor(sealed, values.shape[:1], np.uint8)
         if number in missing:
-            values = torch.frombuffer(data, dtype=torch.float16, count=prod(shape)).view(shape)
-            status = torch.frombuffer(data, dtype=torch.uint8, offset=2 * prod(shape))
-            store.add(number, values, status)
+            store.add(number, origin, values, status)
     sealed.end()
+
+
+def _tensor(sealed: SealedFile, shape: tuple[int, ...], dtype: type[np.generic]) -> Tensor:
+    data = bytearray(sealed.part(prod(shape) * np.dtype(dtype).itemsize))
+    return torch.from_numpy(np.frombuffer(data, dtype).reshape(shape))
 
 
 def export_withdrawal(config: PartyProcessConfig, message: Withdraw, out: Path) -> None:

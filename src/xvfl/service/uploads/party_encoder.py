@@ -2,7 +2,7 @@
 
 Only the party's operator allows the next version.
 
-encoder_version.json       the version; 1 before the operator has allowed another one
+encoder_version.json       the version, 1 before the operator has allowed another one, and its part
 held_out.json              rows that the coordinator holds out; fixed for an alignment
 encoders/N/encoder.json    how the columns are encoded
 encoders/N/weights.safetensors    the trained encoder of version N
@@ -35,6 +35,7 @@ from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
+from xvfl.model.upload_record import LEARNED, UploadRecord
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_inputs import PartyInputs
@@ -73,14 +74,20 @@ class PartyEncoder:
         from all rows but those held out.
     version
         Number of the version, from 1.
+    part
+        Number of the part of its upload, from 0.
     """
 
-    def __init__(self, inputs: PartyInputs, version: int = 1) -> None:
+    def __init__(self, inputs: PartyInputs, version: int = 1, part: int = 0) -> None:
         self.name, self.version, self.config = inputs.name, version, inputs.encoder
+        self.part = part
         self._source, self._options = inputs.source, inputs.options
         self._device = choose_device(inputs.device)
         self._folder = RunDir(inputs.folder / f"encoders/{version}").create()
-        self._seeds = [run_seed(load_secret(inputs.folder), f"encoder {version}")]
+        secret, run = load_secret(inputs.folder), f"encoder {version}"
+        self._seeds = [run_seed(secret, run)]
+        # A row that is released again has other noise, also with the same content.
+        self._noise_seeds = [run_seed(secret, f"{run} part {part}")] if part else self._seeds
         self.full_threshold = 1.0
         self.privacy = state_privacy(inputs.encoder)
         """What differential privacy guarantees; None without it."""
@@ -110,7 +117,7 @@ class PartyEncoder:
             self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
             (self._folder / CHECKPOINT).unlink(missing_ok=True)
         if self.privacy is not None:
-            return PrivateWorker(self.name, net, table, self._seeds, self.privacy.noise_std)
+            return PrivateWorker(self.name, net, table, self._noise_seeds, self.privacy.noise_std)
         return PartyWorker(self.name, net, table, self._seeds)
 
     def _train(
@@ -156,17 +163,23 @@ class PartyEncoder:
         return table.to(self._device), net.to(self._device)
 
 
+def upload_record(folder: RunDir, version: int) -> UploadRecord:
+    """Open the record of the uploads of a version."""
+    return UploadRecord(RunDir(folder / f"encoders/{version}").create(), load_secret(folder))
+
+
 def is_trained(folder: RunDir, version: int) -> bool:
     """Return whether a version of the encoder is trained."""
     return folder.has(f"encoders/{version}/{WEIGHTS}")
 
 
 def check_epsilon(
-    folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits
+    folder: RunDir, config: EncoderConfig, version: int, limits: RequestLimits, releases: int = 0
 ) -> None:
     """Reject an encoder with which the ε of all versions together exceeds the party's limit.
 
-    A trained version keeps the ε with which its rows were released.
+    A trained version keeps the ε with which its rows were released. `releases` is the number of
+    releases of the row with most of them, in this version; by default, the recorded one.
     """
     configs = {version: config}
     for path in (folder / "encoders").glob(f"*/{WEIGHTS}"):
@@ -181,13 +194,16 @@ def check_epsilon(
         )
     if limits.max_epsilon is None:
         return
-    statements = [state_privacy(each) for each in configs.values()]
-    releases = [(each.noise_multiplier, 1) for each in statements if each is not None]
-    private = len(releases) == len(statements)
-    total = composed_epsilon(releases, limits.max_delta) if private else math.inf
+    counts = {each: upload_record(folder, each).most_releases for each in configs}
+    counts[version] = max(counts[version], releases)
+    statements = {each: state_privacy(made) for each, made in configs.items()}
+    spent = [(each.noise_multiplier, counts[n]) for n, each in statements.items() if each]
+    private = len(spent) == len(statements)
+    total = composed_epsilon(spent, limits.max_delta) if private else math.inf
     if total > limits.max_epsilon:
         raise ConfigError(
-            f"encoder.epsilon: all versions of the encoder together have ε = {total:.3g}, and "
+            f"encoder.epsilon: all versions of the encoder together, with up to "
+            f"{max(counts.values())} releases of a row in a version, have ε = {total:.3g}, and "
             f"limits.max_epsilon is {limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower "
             "encoder.epsilon, or raise the limit"
         )
@@ -245,6 +261,11 @@ def current_version(folder: RunDir) -> int:
     return int(folder.read_json(VERSION)["version"]) if folder.has(VERSION) else 1
 
 
+def current_part(folder: RunDir) -> int:
+    """Return the part of this version that a party's operator has allowed."""
+    return int(folder.read_json(VERSION).get("part", 0)) if folder.has(VERSION) else 0
+
+
 def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
     """Allow the next version, from the next start of the party; return its number.
 
@@ -260,8 +281,21 @@ def allow_next_version(folder: RunDir, keep_encoder: bool = False) -> int:
             "`xvfl upload export`, first"
         )
     if keep_encoder:
-        for name in (ENCODER, WEIGHTS):
-            data = (folder / f"encoders/{version}/{name}").read_bytes()
-            folder.write_bytes(f"encoders/{version + 1}/{name}", data)
+        for name in (ENCODER, WEIGHTS, LEARNED):
+            if (path := folder / f"encoders/{version}/{name}").is_file():
+                folder.write_bytes(f"encoders/{version + 1}/{name}", path.read_bytes())
     folder.write_json(VERSION, {"version": version + 1})
     return version + 1
+
+
+def allow_new_rows(folder: RunDir) -> str:
+    """Allow the next part, from the next start of the party; return version and part."""
+    version, part = current_version(folder), current_part(folder) + 1
+    if not upload_record(folder, version).stored:
+        raise RunError(
+            f"{folder.path}: the upload of version {version} is not stored yet; start the party, "
+            "or run `xvfl upload export`, first; if its rows have changed since, run `xvfl upload "
+            "new-version --keep-encoder`"
+        )
+    folder.write_json(VERSION, {"version": version, "part": part})
+    return f"{version}.{part}"

@@ -18,9 +18,9 @@ from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
-from xvfl.service.config import TimeoutConfig
+from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.upload_store import UploadStore, find_upload, stored_uploads
+from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.system.printable import one_line
 from xvfl.wire.messages import (
     AskChunk,
@@ -46,12 +46,11 @@ class UploadReceiver:
         folder: RunDir,
         match: CoordinatorMatch,
         request_ids: Iterator[int],
-        timeouts: TimeoutConfig,
+        config: CoordinatorConfig,
         log: LogFunction,
     ) -> None:
-        self._party, self._folder, self._log = party, folder, log
-        self._session, self._rows = match.session.hex(), int((match.handles >= 0).sum())
-        self._request_ids, self._timeouts = request_ids, timeouts
+        self._party, self._folder, self._log, self._match = party, folder, log, match
+        self._request_ids, self._config, self._timeouts = request_ids, config, config.timeouts
         self._percent, self._deadline, self._until = -1, math.inf, math.inf
         self.progress, self.problem = 0.0, ""
         """Finished share of the training of the party's encoder; why the run waits."""
@@ -60,12 +59,12 @@ class UploadReceiver:
         """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
 
         If an upload is stored already, the party need not be online; if it is, it is asked for a
-        newer version, unless `version` names the one that is needed.
+        newer version or part, unless `version` names the one that is needed.
         """
-        stored = find_upload(self._folder, self._party.name, self._session, version)
+        stored = find_upload(self._folder, self._party.name, self._match.session.hex(), version)
         if stored is None:
             return self._wait_for(held_out, stop)
-        if version or not self._has_newer(stored.manifest.version):
+        if version or self._party.transport.hello() is None:
             return self._accept(stored)
         try:
             return self._wait_for(held_out, stop, self._timeouts.join)
@@ -111,21 +110,13 @@ class UploadReceiver:
                 "for a slow party, or remove it from `parties`"
             )
             if self._percent < 0 or now > self._until:
-                late = f"did not upload within {limits.join:g} s; start it with `xvfl party`"
+                late = f"did not upload within timeouts.join = {limits.join:g} s; start it with "
+                late += "`xvfl party`, or raise the timeout; chunks that have arrived are kept"
             self.problem = f"party {self._party.name!r} {late}"
             self._log({"event": "upload_late", "party": self._party.name, "reason": late})
             raise RunError(self.problem)
         if percent > self._percent:
             self._percent, self._deadline = percent, now + limits.upload
-
-    def _has_newer(self, version: int) -> bool:
-        """Ask whether the party offers a newer version than the stored one."""
-        if self._party.transport.hello() is None:
-            return False
-        try:
-            return self._request(UploadOffer, AskUpload).version > version
-        except PartyError:
-            return False
 
     def _accept(self, store: UploadStore) -> UploadStore:
         self.progress, self.problem = 1.0, ""
@@ -144,16 +135,18 @@ class UploadReceiver:
         if not offer.version:
             return None
         try:
-            manifest = read_manifest(offer.manifest, name, self._session, self._rows)
+            manifest = read_manifest(offer.manifest, name, self._match, self._config)
             store = UploadStore(self._folder, manifest)
-            for number in store.missing:
+            missing = store.missing
+            for number in missing:
                 chunk = self._request(UploadChunk, AskChunk, manifest.version, number)
-                store.add(number, chunk.values, chunk.row_status)
+                store.add(number, chunk.origin, chunk.values, chunk.row_status)
                 self._advance(100 + 100 * number // len(manifest.chunks))
         except WireError as error:
             raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
         self._request(Done, UploadStored, manifest.version, manifest.digest)
-        self._log(upload_event(self._folder, store))
+        if missing:
+            self._log(upload_event(manifest))
         return store
 
     def _request(
@@ -164,39 +157,31 @@ class UploadReceiver:
         return reply
 
 
-def read_manifest(text: str, party: str, session: str, rows: int) -> UploadManifest:
-    """Parse the manifest that a party sent; reject one of another party or alignment."""
-    manifest, expected = parse_manifest(text), (party, session, rows)
+def read_manifest(
+    text: str, party: str, match: CoordinatorMatch, config: CoordinatorConfig
+) -> UploadManifest:
+    """Parse the manifest that a party sent; reject another party or alignment, and more noise."""
+    manifest = parse_manifest(text)
+    expected = party, match.session.hex(), int((match.handles >= 0).sum())
     found = manifest.party, manifest.session, manifest.rows
     if found != expected:
         raise WireError(
             f"expected (party, session, rows) = {expected}, got {found}; match ids again"
         )
+    if manifest.noise_std > config.max_noise:
+        raise WireError(
+            f"its ε = {manifest.epsilon:g} has noise of {manifest.noise_std:g}; this coordinator "
+            f"accepts up to max_noise = {config.max_noise:g}"
+        )
     return manifest
 
 
-def upload_event(folder: RunDir, store: UploadStore) -> dict[str, Any]:
-    """Return the log event of a stored upload.
-
-    If an earlier version has the same encoder, it counts the rows that are new or have changed.
-    """
-    manifest, changes = store.manifest, {}
-    for earlier in stored_uploads(folder, manifest.party):
-        same_encoder = earlier.manifest.encoder == manifest.encoder and not earlier.missing
-        if same_encoder and earlier.manifest.version < manifest.version:
-            known = {hash(row.tobytes()) for row in earlier.views()[:, 0].numpy()}
-            rows = [hash(row.tobytes()) in known for row in store.views()[:, 0].numpy()]
-            changes = {"rows_new_or_changed": len(rows) - sum(rows)}
-            break
-    return {
-        "event": "upload_received",
-        "party": manifest.party,
-        "version": manifest.version,
-        "rows": manifest.rows,
-        "bytes": manifest.n_bytes,
-        "digest": manifest.digest,
-        **changes,
-    }
+def upload_event(manifest: UploadManifest) -> dict[str, Any]:
+    """Return the log event of a stored upload."""
+    names = ("party", "version", "part", "rows", "appended", "replaced")
+    counts = {name: getattr(manifest, name) for name in names}
+    sizes = {"bytes": manifest.n_bytes, "digest": manifest.digest}
+    return {"event": "upload_received", **counts, **sizes}
 
 
 def receive_uploads(

@@ -19,9 +19,10 @@ from xvfl.config import UploadTerms
 from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
-from xvfl.federation.upload.manifest import CREATED, UploadManifest, chunk_digest, parse_manifest
+from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
 from xvfl.federation.upload.views import compute_views
-from xvfl.model.run_dir import RunDir
+from xvfl.matching.normalize import normalize_ids
+from xvfl.primitives.row_changes import NEW, REPLACED, WITHDRAWN, is_sent
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.matched_table import MatchedTable
@@ -30,10 +31,12 @@ from xvfl.service.party_release import PartyFolder
 from xvfl.service.uploads.party_encoder import (
     PartyEncoder,
     check_epsilon,
+    current_part,
     current_version,
     is_trained,
     load_held_out,
     store_held_out,
+    upload_record,
 )
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.withdrawn import Withdrawn
@@ -50,10 +53,12 @@ from xvfl.wire.messages import (
     UploadStored,
 )
 
-UPLOAD = "upload.json"
 CHUNK_BYTES = 2**22
 """Approximate bytes of the embeddings of a chunk."""
 MAX_CHUNK_ROWS = 4096
+COUNTED = ("part", "rows", "appended", "replaced")
+BLOCK_ROWS = 256
+"""Rows that are embedded at once: the last bits of an embedding depend on this number."""
 ONLY_UPLOADS = (
     "this party uploads its embeddings once and takes no part in interactive training; its "
     "configuration would have to name it"
@@ -61,33 +66,38 @@ ONLY_UPLOADS = (
 
 
 class Upload:
-    """The matched rows of a trained encoder, chunk by chunk.
+    """The matched rows of a trained encoder and their origins, chunk by chunk."""
 
-    Withdrawn rows are left out: they are zeros, with the status of unobserved rows.
-    """
-
-    def __init__(self, encoder: PartyEncoder, worker: PartyWorker, rows: Tensor) -> None:
-        self._encoder, self._worker, self._rows = encoder, worker, rows
+    def __init__(
+        self, encoder: PartyEncoder, worker: PartyWorker, rows: Tensor, origin: Tensor
+    ) -> None:
+        self._encoder, self._worker = encoder, worker
+        self._rows, self._origin = rows.to(worker.table.device), origin.int()
         self._copies = encoder.config.copies
         row_bytes = 2 * encoder.width * (1 + self._copies)
         self._chunk_rows = max(1, min(CHUNK_BYTES // row_bytes, MAX_CHUNK_ROWS))
 
-    def chunk(self, number: int, withdrawn: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Compute a chunk: embeddings (n, 1 + c, d) and the status of rows (n,)."""
+    def chunk(self, number: int, withdrawn: Sequence[int]) -> Chunk:
+        """Compute a chunk: embed the rows that are sent."""
         start = number * self._chunk_rows
-        handles = self._rows[start : start + self._chunk_rows].to(self._worker.table.device)
-        observed = self._worker.table.take(handles).observed
-        status = self._encoder.row_status(observed).cpu()
-        values = compute_views(self._worker, handles, self._copies).cpu()
-        gone = [each - start for each in withdrawn if start <= each < start + len(handles)]
-        status[gone], values[gone] = 0, 0
-        return values, status
+        part = slice(start, start + self._chunk_rows)
+        origin = self._origin[part].clone()
+        gone = [each - start for each in withdrawn if start <= each < start + len(origin)]
+        origin[gone] = WITHDRAWN
+        rows = self._rows[part][is_sent(origin).to(self._rows.device)]
+        status = self._encoder.row_status(self._worker.table.take(rows).observed).cpu()
+        blocks = torch.cat([rows, rows.new_zeros(-len(rows) % BLOCK_ROWS)]).view(-1, BLOCK_ROWS)
+        empty = torch.zeros(0, 1 + self._copies, self._encoder.width, dtype=torch.float16)
+        views = (compute_views(self._worker, block, self._copies).cpu() for block in blocks)
+        return origin, torch.cat([empty, *views])[: len(rows)], status
 
-    def manifest(self, hello: Hello, terms: UploadTerms, gone: Sequence[int]) -> UploadManifest:
+    def manifest(
+        self, hello: Hello, terms: UploadTerms, gone: Sequence[int], base: UploadManifest | None
+    ) -> UploadManifest:
         """Compute the digests of all chunks, without the withdrawn rows."""
         count = -(-len(self._rows) // self._chunk_rows)
-        digests = tuple(chunk_digest(*self.chunk(number, gone)) for number in range(count))
-        return UploadManifest(
+        digests = tuple(chunk_digest(self.chunk(number, gone)) for number in range(count))
+        made = UploadManifest(
             party=self._encoder.name,
             version=self._encoder.version,
             session=hello.session,
@@ -101,8 +111,14 @@ class Upload:
             terms=terms,
             created=datetime.now(UTC).strftime(CREATED),
             withdrawn=len(gone),
+            part=self._encoder.part,
+            base=base.digest if base else "",
+            appended=int((self._origin == NEW).sum()),
+            replaced=int((self._origin == REPLACED).sum()),
             **self._encoder.noise,
         )
+        made.check_base(base)
+        return made
 
 
 class UploadEndpoint(RequestEndpoint):
@@ -140,7 +156,7 @@ class UploadEndpoint(RequestEndpoint):
         }
         super().__init__(table.hello(), log_event, {**own, **replies}, ONLY_UPLOADS)
         self._inputs, self._table, self._encoder = inputs, table, encoder
-        self._folder = inputs.folder
+        self._folder, self.record = inputs.folder, upload_record(inputs.folder, encoder.version)
         self._upload: Upload | None = None
         self.manifest: UploadManifest | None = None
         """That of the upload; None before it can be sent."""
@@ -161,9 +177,9 @@ class UploadEndpoint(RequestEndpoint):
             "encoder_progress": round(self.progress, 3),
             "encoder_problem": self.problem,
             "upload_stored": int(self.uploaded),
-            "upload_rows": manifest.rows if manifest else 0,
             "upload_bytes": manifest.n_bytes if manifest else 0,
             "upload_created": manifest.created if manifest else "",
+            **{f"upload_{name}": getattr(manifest, name, 0) for name in COUNTED},
         }
 
     def use_match(self) -> None:
@@ -188,10 +204,13 @@ class UploadEndpoint(RequestEndpoint):
         self._start_training()
 
     def _set_stored(self, message: UploadStored) -> Done:
-        self._check_version("UploadStored", message.version)
+        manifest = self._check_version("UploadStored", message.version)
+        if message.digest != manifest.digest:
+            raise WireError("UploadStored: expected the digest of the upload that is offered")
         if not self.uploaded:
             self.uploaded = True
-            event = {"event": "upload_stored", "version": message.version}
+            self.record.set_stored(message.digest)
+            event = {"event": "upload_stored", "version": message.version, "part": manifest.part}
             self._log_event({**event, "digest": message.digest, **self.status()})
         return Done(message.request_id, 0)
 
@@ -218,8 +237,10 @@ class UploadEndpoint(RequestEndpoint):
                 )
             gone = withdrawn.rows(session)
             learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
+            texts = normalize_ids(self._table.ids, self._inputs.matching.rule, "table")
+            ids, trained = self.record.digest_ids(texts), is_trained(self._folder, version)
+            self.record.check_learned(ids[learned], ids[matched[held_out]], trained)
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
-            trained = is_trained(self._folder, version)
             if not trained:
                 self._log_event({"event": "encoder_training", **started})
             progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
@@ -233,25 +254,37 @@ class UploadEndpoint(RequestEndpoint):
                 return
             if not trained:
                 self._log_event({"event": "encoder_trained", "version": version})
-            path = self._folder / f"encoders/{version}/{UPLOAD}"
-            manifest = None
-            if path.is_file():
-                manifest = parse_manifest(path.read_text(encoding="utf-8"))
-                if manifest.session != session:
-                    raise RunError(
-                        f"the upload of version {version} was made for another alignment; allow "
-                        "the next version with `xvfl upload new-version`"
-                    )
-            self._upload = Upload(self._encoder, worker, torch.from_numpy(matched))
-            if manifest is None:
-                manifest = self._upload.manifest(self.hello, self._inputs.terms, gone)
-                RunDir(path.parent).write_text(UPLOAD, manifest.to_json())
-            self.manifest, self.progress = manifest, 1.0
+            manifest = self._make(worker, ids[matched], gone)
+            self.uploaded, self.progress, self.manifest = self.record.stored, 1.0, manifest
         except Exception as error:
             # The endpoint goes on. The message may contain the party's data: it is not sent.
             reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
             self._log_event({"event": "encoder_failed", "reason": reason})
             self.problem = f"its encoder is not trained: {type(error).__name__}; see its log"
+
+    def _make(
+        self, worker: PartyWorker, ids: NDArray[np.int64], gone: Sequence[int]
+    ) -> UploadManifest:
+        """Make the part that the operator has allowed, if it is not made yet."""
+        record, part, last = self.record, self._encoder.part, self.record.manifest
+        inputs, matched = self._inputs, self._rows("HeldOut")
+        made = last if last is not None and last.part == part else None
+        if made is None:
+            rows = record.compare(worker, ids, matched, gone, part)
+            most, version = int(rows["releases"].max(initial=1)), self._encoder.version
+            check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits, most)
+            record.save_rows(part, rows)
+        elif made.session != self.hello.session:
+            raise RunError(
+                f"the upload of version {made.name} was made for another alignment; run `xvfl "
+                "upload new-rows`, or `xvfl upload new-version` for another encoder"
+            )
+        origin = torch.from_numpy(record.rows(part)["origin"])
+        self._upload = Upload(self._encoder, worker, torch.from_numpy(matched), origin)
+        if made is None:
+            made = self._upload.manifest(self.hello, inputs.terms, gone, last)
+            record.save(made)
+        return made
 
     def _offer(self, message: AskUpload) -> UploadOffer:
         manifest = self.manifest
@@ -262,22 +295,22 @@ class UploadEndpoint(RequestEndpoint):
     def _reply_chunk(self, message: AskChunk) -> UploadChunk:
         return UploadChunk(message.request_id, *self.chunk(message.version, message.number))
 
-    def chunk(self, version: int, number: int) -> tuple[Tensor, Tensor]:
-        """Compute a chunk: embeddings (n, 1 + c, d) and the status of rows (n,)."""
+    def chunk(self, version: int, number: int) -> Chunk:
+        """Compute a chunk of the upload."""
         digests = self._check_version("AskChunk", version).chunks
         assert self._upload is not None
         if not 0 <= number < len(digests):
             raise WireError(f"AskChunk: expected a chunk below {len(digests)}")
         withdrawn = Withdrawn(self._folder).rows(self.hello.session)
-        values, status = self._upload.chunk(number, withdrawn)
-        if chunk_digest(values, status) != digests[number]:
+        chunk = self._upload.chunk(number, withdrawn)
+        if chunk_digest(chunk) != digests[number]:
             # Two uploads of one version could be compared, and would not be accounted for.
             raise WireError(
                 f"AskChunk: rows of this party have changed, or were withdrawn, since version "
                 f"{version} was made; its operator can allow another one with `xvfl upload "
                 "new-version --keep-encoder`"
             )
-        return values, status
+        return chunk
 
     def _check_version(self, what: str, version: int) -> UploadManifest:
         if Withdrawn(self._folder).covers(version):
@@ -304,7 +337,7 @@ class UploadPartyService:
         self.table.check(f"party {inputs.name!r}")
         version = current_version(inputs.folder)
         check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits)
-        self._encoder = PartyEncoder(inputs, version)
+        self._encoder = PartyEncoder(inputs, version, current_part(inputs.folder))
         replies: Replies = {Match: self.table.reply, Release: self._folder.reply}
         self.endpoint = UploadEndpoint(inputs, self.table, self._encoder, replies, log)
         if self._encoder.privacy is not None:

@@ -50,7 +50,7 @@ from xvfl.wire.in_process import OfflineTransport
 
 RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
 LOCK = "training.lock"
-ABOUT = ("version", "session", "rows", "width", "created", "epsilon", "delta", "terms")
+ABOUT = ("version", "part", "session", "rows", "width", "created", "epsilon", "delta", "terms")
 """What the manifest of a head repeats of the manifest of an upload."""
 MAX_RESTARTS = 3
 """Trainings of a head that a party can make begin again by withdrawals."""
@@ -107,9 +107,9 @@ class UploadRun:
             )
         # From the clock, so that the numbers increase across restarts.
         self._request_ids = itertools.count(time.time_ns() // 1_000)
-        limits, matches = config.timeouts, alignment.matches
+        matches = alignment.matches
         self._receivers = {
-            name: UploadReceiver(party, folder, matches[name], self._request_ids, limits, log)
+            name: UploadReceiver(party, folder, matches[name], self._request_ids, config, log)
             for name, party in self._parties.items()
         }
         self._state: dict[str, Any] = {}
@@ -139,11 +139,17 @@ class UploadRun:
         labeled = self._load_rows([name for name in self._receivers if name not in unsteady])
         receivers = {name: self._receivers[name] for name in labeled.names}
         # A training that is resumed needs the versions that it began with.
-        versions = head.read_json(VERSIONS) if head.has(CHECKPOINT) else {}
+        began = head.read_json(VERSIONS) if head.has(CHECKPOINT) else {}
+        versions = {name: each["version"] for name, each in began.items()}
         stores = receive_uploads(receivers, labeled.held_out_handles(), stop, versions)
         if len(stores) < len(receivers):
             return RunOutcome(0)
-        head.write_json(VERSIONS, {n: each.manifest.version for n, each in stores.items()})
+        used = {name: _about(store) for name, store in stores.items()}
+        if began and began != used:
+            # A part was stored meanwhile; the one that the training began with is deleted.
+            (head / CHECKPOINT).unlink()
+            self._log({"event": "upload_changed", "step": 0})
+        head.write_json(VERSIONS, used)
         found = find_problems(stores, labeled)
         self._problems = {**unsteady, **found}
         for name, problem in self._problems.items():

@@ -1,22 +1,23 @@
 """The coordinator's store of uploads: a file of embeddings for each party and version.
 
-uploads/PARTY/VERSION/upload.json    the manifest
+uploads/PARTY/VERSION/upload.json    the manifest; the folder of a later part is VERSION.PART
 uploads/PARTY/VERSION/views.f16      embeddings by handle, float16, (n, 1 + c, d)
 uploads/PARTY/VERSION/status.u8      status of the rows, (n,)
-uploads/PARTY/VERSION/chunks.json    which chunks have arrived, until all have
+uploads/PARTY/VERSION/chunks.json    which chunks have arrived, and how many rows were sent
 uploads/PARTY/withdrawn.json         what the party has withdrawn
 uploads/PARTY/revoked.json           exists while the party's certificate is revoked; the reason
 
-Embeddings are read batch by batch from the file. Withdrawn rows are zeros, with the status of rows
-that the party does not hold.
+A part has all rows: those that are not sent are copied from its base, which is deleted when the
+part is complete. Embeddings are read batch by batch from the file. Withdrawn rows are zeros, with
+the status of rows that the party does not hold.
 """
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from xvfl.errors import RunError, WireError
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.model.run_dir import RunDir
+from xvfl.primitives.row_changes import NEW, REPLACED, WITHDRAWN, is_sent
 from xvfl.service.uploads.withdrawn import Withdrawn
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"
@@ -39,32 +41,38 @@ MAX_DISK_SHARE = 0.5
 
 
 class UploadStore:
-    """One party's upload of one version."""
+    """One party's upload of one version, up to one part."""
 
     def __init__(self, folder: RunDir, manifest: UploadManifest, create: bool = True) -> None:
         """Open the folder of an upload, or create it.
 
-        Reject another upload of the same version, a version that was withdrawn, one whose terms
-        have ended, one that is older than a version that is known, and one that is too large for
-        the disk. Without `create`, the manifest is the stored one.
+        Reject another upload of the same version and part, a version that was withdrawn, one whose
+        terms have ended, one that is older than what is known, a part that does not follow the
+        stored one, and one that is too large for the disk. Without `create`, the manifest is the
+        stored one.
         """
         self.manifest, self._party = manifest, party_folder(folder, manifest.party)
         self._withdrawn = Withdrawn(self._party)
         self._opened = self._withdrawn.state
         self.withdrawn = self._gone()
         """Handles of the rows that were withdrawn before, in the order of withdrawal."""
-        self._folder = RunDir(self._party / str(manifest.version))
+        self._folder = RunDir(self._party / manifest.name)
+        self._base: UploadStore | None = None
         if not create:
             return
+        stored = stored_uploads(folder, manifest.party)
+        if manifest.part:
+            earlier = (each for each in stored if each.manifest.order < manifest.order)
+            self._base = next((each for each in earlier if not each.missing), None)
         if self._folder.has(MANIFEST):
-            stored = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
-            if stored != manifest:
+            known = parse_manifest((self._folder / MANIFEST).read_text(encoding="utf-8"))
+            if known != manifest:
                 raise WireError(
-                    f"party {manifest.party!r}: another upload of version {manifest.version} is "
+                    f"party {manifest.party!r}: another upload of version {manifest.name} is "
                     "stored; a new upload needs a new version: `xvfl upload new-version`"
                 )
         else:
-            self._check_new()
+            self._check_new([each.manifest.order for each in stored])
             self._delete_unfinished(folder)
             self._folder.create().write_text(MANIFEST, manifest.to_json())
 
@@ -88,6 +96,11 @@ class UploadStore:
         return ""
 
     @property
+    def replaced(self) -> bool:
+        """Whether the upload was deleted, because a later part of its version is complete."""
+        return not self._folder.has(MANIFEST)
+
+    @property
     def changed(self) -> bool:
         """Whether rows, or the whole upload, became unusable since it was opened."""
         return self._withdrawn.state != self._opened or bool(self.problem)
@@ -96,36 +109,56 @@ class UploadStore:
     def missing(self) -> list[int]:
         """Numbers of the chunks that have not arrived."""
         arrived = self._arrived()
-        return [number for number in range(len(self.manifest.chunks)) if number not in arrived]
+        return [number for number in range(len(self.manifest.chunks)) if str(number) not in arrived]
 
-    def add(self, number: int, values: Tensor, status: Tensor) -> None:
+    def add(self, number: int, origin: Tensor, values: Tensor, status: Tensor) -> None:
         """Check a chunk by shape, range and digest, and store it."""
-        shape, what = self.manifest.shape(number), f"chunk {number}"
-        check_tensor(what, values, shape, torch.float16)
-        check_tensor(f"{what}: row_status", status, shape[:1], torch.uint8)
-        largest = self.manifest.max_value
+        (n_rows, *sizes), what = self.manifest.shape(number), f"chunk {number}"
+        check_tensor(f"{what}: origin", origin, (n_rows,), torch.int32)
+        base, sent = self._base, is_sent(origin)
+        known = base.manifest.rows if base is not None else 0
+        if int(origin.min()) < WITHDRAWN or int(origin.max()) >= known:
+            raise WireError(f"{what}: expected origins in the part before")
+        check_tensor(what, values, (int(sent.sum()), *sizes), torch.float16)
+        check_tensor(f"{what}: row_status", status, values.shape[:1], torch.uint8)
+        largest, noise = self.manifest.max_value, self.manifest.noise_std
         if values.numel() and float(values.abs().max()) > largest:
             raise WireError(f"{what}: expected numbers from -{largest:g} to {largest:g}")
+        # A mean of squares; its tolerance is more than ten standard errors.
+        likely = (1 / sizes[-1] + noise**2) * (1.1 + 15 / max(values.numel(), 1) ** 0.5)
+        if noise and values.numel() and float(values.double().square().mean()) > likely:
+            raise WireError(f"{what}: expected embeddings of length 1 with noise of {noise:g}")
         if status.numel() and int(status.max()) > 2:
             raise WireError(f"{what}: expected a row status of 0, 1 or 2")
-        if chunk_digest(values, status) != self.manifest.chunks[number]:
+        if chunk_digest((origin, values, status)) != self.manifest.chunks[number]:
             raise WireError(f"{what}: its digest differs from that in the manifest")
         start = number * self.manifest.chunk_rows
-        stop = start + len(values)
+        stop = start + n_rows
         with self._withdrawn.locked():
             if problem := self.problem:
                 raise WireError(f"{what}: the upload is not stored: {problem}")
-            keep = torch.ones(len(values), dtype=torch.bool)
-            keep[[each - start for each in self._gone() if start <= each < stop]] = False
-            # A product would keep the signs of the numbers.
-            kept = values.masked_fill(~keep.view(-1, 1, 1), 0)
-            for name, data in ((VIEWS, kept), (STATUS, status * keep)):
+            arrived = self._arrived()
+            arrived[str(number)] = [int((origin == kind).sum()) for kind in (NEW, REPLACED)]
+            counted = tuple(map(sum, zip(*arrived.values(), strict=True)))
+            complete = len(arrived) == len(self.manifest.chunks)
+            if complete and counted != (self.manifest.appended, self.manifest.replaced):
+                raise WireError(f"{what}: expected as many rows as the manifest states")
+            gone = [each - start for each in self._gone() if start <= each < stop]
+            for name, data in ((VIEWS, values), (STATUS, status)):
                 self._allocate(name)
+                rows = np.zeros((n_rows, *data.shape[1:]), DTYPES[name])
+                rows[sent.numpy()] = data.numpy()
+                if base is not None:
+                    kept = (origin >= 0).numpy()
+                    rows[kept] = base._map(name, "r")[origin.numpy()[kept]]
+                rows[gone] = 0
                 stored = self._map(name, "r+")
-                stored[start:stop] = data.numpy()
+                stored[start:stop] = rows
                 # Before the chunk counts as stored, also after a power failure.
                 stored.flush()
-            self._folder.write_json(CHUNKS, {"arrived": sorted({*self._arrived(), number})})
+            self._folder.write_json(CHUNKS, {"arrived": arrived})
+            if base is not None and complete:
+                base.delete()
 
     def erase(self) -> None:
         """Overwrite withdrawn rows with zeros, also on the disk."""
@@ -159,19 +192,21 @@ class UploadStore:
         rows = self._withdrawn.rows(self.manifest.session)
         return [each for each in rows if each < self.manifest.rows]
 
-    def _check_new(self) -> None:
+    def _check_new(self, stored: Sequence[tuple[int, int]]) -> None:
         """Reject a new upload that may not be stored."""
-        version = self.manifest.version
+        version, order = self.manifest.name, self.manifest.order
         if problem := self.problem:
             raise WireError(f"version {version} is not stored: {problem}")
-        stored = [int(path.name) for path in _versions(self._party)]
-        newest = max([*stored, self._withdrawn.newest])
-        if version < newest:
+        newest = max([(self._withdrawn.newest, 0), *stored])
+        if order < newest:
             raise WireError(
-                f"version {version} is not stored: it is older than version {newest}, which the "
-                "party has uploaded since"
+                f"version {version} is not stored: it is older than version "
+                f"{'.'.join(str(each) for each in newest if each)}, which the party has "
+                "uploaded since"
             )
-        free, needed = shutil.disk_usage(self._party.path).free, self.manifest.n_bytes
+        self.manifest.check_base(self._base.manifest if self._base else None)
+        free, needed = shutil.disk_usage(self._party.path).free, self.manifest.row_bytes
+        needed *= self.manifest.rows
         if needed > MAX_DISK_SHARE * free:
             raise WireError(
                 f"version {version} is not stored: it has {needed} bytes, and the disk has "
@@ -188,8 +223,9 @@ class UploadStore:
                 if earlier.missing:
                     earlier.delete()
 
-    def _arrived(self) -> set[int]:
-        return set(self._folder.read_json(CHUNKS)["arrived"]) if self._folder.has(CHUNKS) else set()
+    def _arrived(self) -> dict[str, list[int]]:
+        """Return the numbers of new and of changed rows in the chunks that have arrived."""
+        return dict(self._folder.read_json(CHUNKS)["arrived"]) if self._folder.has(CHUNKS) else {}
 
     def _allocate(self, name: str) -> None:
         """Create a file of zeros that has its space on the disk.
@@ -232,21 +268,16 @@ def party_folder(folder: RunDir, party: str) -> RunDir:
     return RunDir(folder / f"uploads/{party}").create()
 
 
-def _versions(uploads: RunDir) -> list[Path]:
-    """Return the folders of all uploads of a party."""
-    paths = [path.parent for path in uploads.path.glob(f"*/{MANIFEST}")]
-    return [path for path in paths if path.name.isdecimal()]
-
-
 def stored_uploads(folder: RunDir, party: str) -> list[UploadStore]:
     """Return all uploads of a party, the newest version first."""
     stores = []
-    for path in _versions(RunDir(folder / f"uploads/{party}")):
+    for path in (folder / f"uploads/{party}").glob(f"*/{MANIFEST}"):
         # Another process may delete it meanwhile.
         with suppress(FileNotFoundError):
-            manifest = parse_manifest((path / MANIFEST).read_text(encoding="utf-8"))
-            stores.append(UploadStore(folder, manifest, create=False))
-    return sorted(stores, key=lambda store: -store.manifest.version)
+            if path.parent.name.replace(".", "", 1).isdecimal():
+                manifest = parse_manifest(path.read_text(encoding="utf-8"))
+                stores.append(UploadStore(folder, manifest, create=False))
+    return sorted(stores, key=lambda store: store.manifest.order, reverse=True)
 
 
 def find_upload(folder: RunDir, party: str, session: str, version: int = 0) -> UploadStore | None:

@@ -132,13 +132,23 @@ function uploadsTable(names, status) {
     const withdrawn = of("withdrawn_rows", name);
     return [
       name, ...(live ? [connection(status, name)] : []), uploadState(status, name),
-      version ? html("span", {}, number(version), used && used !== version ? small(`the head uses ${used}`) : null) : "–",
-      version ? html("span", {}, number(of("rows", name)), withdrawn ? small(`${number(withdrawn)} withdrawn`) : null) : "–",
+      version ? html("span", {}, number(version), used && used !== version ? small(`the head uses ${used}`) : null, part(of("part", name))) : "–",
+      version ? html("span", {}, number(of("rows", name)), sent(of("part", name), of("appended", name), of("replaced", name)),
+        withdrawn ? small(`${number(withdrawn)} withdrawn`) : null) : "–",
       version ? bytes(of("bytes", name)) : "–", timeAgo(of("created", name)),
       version ? of("expires", name) || "no end" : "–", version ? (of("stand_in", name) ? "allowed" : "no") : "–",
       ...(predicting ? [answerTime(status, name)] : []), remarks(status, name).join("; ") || "–",
     ];
   }));
+}
+
+/** The part of a version, and what it sent. */
+function part(number_) {
+  return number_ ? small(`part ${number(number_)}`) : null;
+}
+
+function sent(number_, appended, replaced) {
+  return number_ ? small(`${number(appended)} new, ${number(replaced)} changed`) : null;
 }
 
 function small(text) {
@@ -217,11 +227,11 @@ export function partyPanels() {
     const { uploads = [], receipts = [] } = status.details ?? {};
     leftPanel.hidden = withdrawnPanel.hidden = status.withdrawn_rows === undefined;
     left.replaceChildren(uploads.length ? table(["version", "state", "#rows", "#size", "made", "sent", "usable until", "stand-in"], uploads.map((each) => [
-      `version ${each.version}`, each.withdrawn ? tag("withdrawn", "warn") : Object.keys(each.left).length ? tag("uploaded", "finished") : tag("not uploaded", "waiting"),
-      number(each.rows), bytes(each.bytes), timeAgo(each.created),
+      html("span", {}, `version ${each.version}`, part(each.part)), each.withdrawn ? tag("withdrawn", "warn") : Object.keys(each.left).length ? tag("uploaded", "finished") : tag("not uploaded", "waiting"),
+      html("span", {}, number(each.rows), sent(each.part, each.appended, each.replaced)), bytes(each.bytes), timeAgo(each.created),
       Object.entries(each.left).map(([way, time]) => `by ${way}, ${time.replace("T", " ").slice(0, 19)}`).join("; ") || "–",
       each.expires || "no end", each.stand_in ? "allowed" : "no",
-    ]), "Embeddings of the matched rows, once for each version.", "cards") : hint("Nothing yet: the encoder is not trained."));
+    ]), "Embeddings of the matched rows, once for each version; a part has those of new and changed rows.", "cards") : hint("Nothing yet: the encoder is not trained."));
     withdrawn.replaceChildren(html("p", {}, `${number(status.withdrawn_rows)} rows are withdrawn.`),
       receipts.length ? table(["receipt", "withdrawn", "heads that were trained on it"], receipts.map((each) => [
         each.time.replace("T", " ").slice(0, 19), each.everything ? `everything up to version ${each.version}` : each.version ? `version ${each.version}` : `${number(each.rows)} rows`,
