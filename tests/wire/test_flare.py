@@ -66,7 +66,7 @@ def run_group(command: list[str], environment: dict[str, str], folder: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["simulator", "provisioned"])
-def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path) -> None:
+def test_training_over_flare_ends_in_the_fused_weights(kind: str, tmp_path: Path) -> None:
     environment = os.environ | {
         "PYTHONPATH": f"{SOURCE}{os.pathsep}{SOURCE.parent}",
         "NVFLARE_POC_WORKSPACE": str(tmp_path / "poc"),
