@@ -20,7 +20,7 @@ def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run Python with all projects' sources on its path and a minimal environment."""
     return subprocess.run(
         [sys.executable, *arguments],
-        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

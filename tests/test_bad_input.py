@@ -265,7 +265,7 @@ def test_a_real_process_prints_one_line_and_no_traceback(tmp_path: Path) -> None
     done = subprocess.run(
         [sys.executable, "-m", "xvfl", "train", "run.toml", "--out", "run"],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

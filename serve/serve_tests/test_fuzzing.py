@@ -9,8 +9,8 @@ import pytest
 
 from serve_tests.server import serving
 
-REQUESTS = 1500
-ROUND = 150
+REQUESTS = 600
+ROUND = 100
 """Requests that a round generates for each operation with a body, at most."""
 
 

@@ -22,14 +22,15 @@ SMALL = AuditOptions(
     hijack_steps=60,
     max_rows=200,
 )
+MEDIUM = replace(SMALL, inversion_rows=16, inversion_steps=100, max_rows=600)
 CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
     "small digits": (lambda: digits(400, 2, NetConfig(64, 128)), SMALL),
     "members": (
         lambda: digits(400, 2, NetConfig(32, 128, number_embedding_dim=0, members=2)),
         SMALL,
     ),
-    "digits": (digits, AuditOptions()),
-    "bank": (bank, AuditOptions()),
+    "digits": (lambda: digits(1200, 5), MEDIUM),
+    "bank": (lambda: bank(1500, 6), MEDIUM),
 }
 
 

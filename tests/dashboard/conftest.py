@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dashboard.dashboard_runs import make_regression_run, make_runs
+from tests.make_once import make_once
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -18,13 +19,13 @@ CHROME = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 @pytest.fixture(scope="session")
 def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train and evaluate a run of tables and one of images; return the folder of the runs."""
-    return make_runs(tmp_path_factory.mktemp("dashboard"))
+    return make_once(tmp_path_factory, "dashboard", make_runs) / "runs"
 
 
 @pytest.fixture(scope="session")
 def regression_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train and evaluate a run of regression; return the folder of the run."""
-    return make_regression_run(tmp_path_factory.mktemp("numbers"))
+    return make_once(tmp_path_factory, "numbers", make_regression_run) / "runs"
 
 
 @pytest.fixture(scope="module")

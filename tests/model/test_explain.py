@@ -49,7 +49,7 @@ HELD_OUT = part(TABLES, TEST)
 
 @pytest.fixture(scope="module")
 def classifier() -> XVFLClassifier:
-    model = XVFLClassifier(epochs=25, batch_size=32, device="cpu", verbose=False)
+    model = XVFLClassifier(epochs=12, batch_size=32, device="cpu", verbose=False)
     return model.fit(part(TABLES, Y.index[1::2]), Y[1::2])
 
 

@@ -163,7 +163,7 @@ def train_and_signal(
     return subprocess.run(
         [sys.executable, "-c", code, "train", "run.toml", "--out", str(out)],
         cwd=folder,
-        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

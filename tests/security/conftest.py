@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.make_once import make_once
 from tests.service.predicting_federation import train_federation
 from tests.small_tables import make_tables
 from xvfl import XVFLClassifier
@@ -15,16 +16,18 @@ N_NEW = 420
 @pytest.fixture(scope="session")
 def bank_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the bundle of a small model: columns age, balance and job of the bank."""
-    bank, shop, y = make_tables(100)
-    model = XVFLClassifier(epochs=1, members=1).fit({"bank": bank, "shop": shop}, y)
-    path = tmp_path_factory.mktemp("bundle") / "bank.xvfl"
-    path.write_bytes(build_bundle(model.model_, "bank"))
-    return path
+
+    def write(folder: Path) -> None:
+        bank, shop, y = make_tables(100)
+        model = XVFLClassifier(epochs=1, members=1).fit({"bank": bank, "shop": shop}, y)
+        (folder / "bank.xvfl").write_bytes(build_bundle(model.model_, "bank"))
+
+    return make_once(tmp_path_factory, "bundle", write) / "bank.xvfl"
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder where a federation of three parties was trained; copy it before use."""
-    folder = tmp_path_factory.mktemp("trained")
-    train_federation(folder, n_new=N_NEW)
-    return folder
+    return make_once(
+        tmp_path_factory, "trained", lambda folder: train_federation(folder, n_new=N_NEW)
+    )

@@ -268,7 +268,7 @@ def mutate(value: Any, rng: np.random.Generator) -> Any:
     return wrong[rng.integers(len(wrong))]
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [25, pytest.param(300, marks=pytest.mark.slow)])
 def test_every_error_of_the_loader_is_one_message(bank_bundle: Path, count: int) -> None:
     bundle, rng = read_bundle(bank_bundle), np.random.default_rng(count)
     names = [name for name in bundle.files if name.endswith((".json", ".onnx"))]

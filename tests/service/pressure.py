@@ -111,7 +111,7 @@ def start(
     process = subprocess.Popen(
         [*prefix, sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
         cwd=folder,
-        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -65,6 +65,7 @@ def end_processes() -> Iterator[None]:
 
 
 def wait_until(holds: Callable[[], object], process: Any) -> None:
+    """Wait until a condition holds; the process must be running."""
     until = time.monotonic() + 300
     while not holds():
         assert process.poll() is None, process.communicate()
@@ -214,26 +215,18 @@ def test_revocation_during_a_run(tmp_path: Path) -> None:
     shop.columns = ["customer", "calls", "minutes"]
     shop.to_csv(tmp_path / "stranger.csv", index=False)
     config = COORDINATOR.replace('parties = ["shop"]', 'parties = ["shop", "stranger"]')
-    config = config.replace("epochs = 12", "epochs = 1_000_000")
     (tmp_path / "coordinator.toml").write_text(config)
-    main = start(tmp_path, "coordinator", "coordinator.toml", "--quiet")
+    main = start(tmp_path, "coordinator", "coordinator.toml", "--quiet", code=HOLD)
     port = str(wait_for(tmp_path / "main", "listening", main)["address"]).rpartition(":")[2]
     write_parties(tmp_path, port, ("shop", "stranger"))
     parties = {
         name: start(tmp_path, "party", f"{name}.toml", "--quiet") for name in ("shop", "stranger")
     }
-    wait_for(tmp_path / "main", "epoch", main)
+    wait_until((tmp_path / "at_2").exists, main)
 
-    def since(log: str, kind: str, text: str, began: float) -> Callable[[], object]:
-        """Return a condition that waits for an event, and prints how long it took."""
-
-        def holds() -> bool:
-            found = any(text in json.dumps(each) for each in events(tmp_path / log, kind))
-            if found:
-                print(f"{log}: {kind} {text} after {time.monotonic() - began:.1f} s")
-            return found
-
-        return holds
+    def logged(log: str, kind: str, text: str) -> Callable[[], object]:
+        """Return whether an event with a text is in a log."""
+        return lambda: any(text in json.dumps(each) for each in events(tmp_path / log, kind))
 
     kept = crl.read_bytes()
     crl.unlink()
@@ -244,17 +237,15 @@ def test_revocation_during_a_run(tmp_path: Path) -> None:
         assert len(events(tmp_path / side, "revocation_list_unreadable")) == 1
     assert not events(tmp_path / "main", "disconnected")
 
-    authority, began = open_authority(tmp_path / "certs"), time.monotonic()
+    authority = open_authority(tmp_path / "certs")
     authority.revoke("shop")
-    wait_until(since("main", "disconnected", "shop", began), main)
-    assert time.monotonic() - began < 60
-    assert parties["shop"].wait(60) == 2
+    wait_until(logged("main", "disconnected", "shop"), main)
+    assert parties["shop"].wait(300) == 2
 
-    began = time.monotonic()
     authority.revoke("coordinator")
-    wait_until(since("stranger", "connection_lost", "is revoked", began), main)
-    assert time.monotonic() - began < 60
-    wait_until(since("main", "disconnected", "stranger", began), main)
+    wait_until(logged("stranger", "connection_lost", "is revoked"), main)
+    wait_until(logged("main", "disconnected", "stranger"), main)
     for each in (main, parties["stranger"]):
         each.send_signal(signal.SIGTERM)
+    (tmp_path / "after_2").touch()
     finish(main, *parties.values())

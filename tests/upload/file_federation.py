@@ -80,7 +80,6 @@ class FileFederation(LocalFederation):
         self.labels.rename_axis("id").to_csv(folder / "labels.csv")
         for name, table in self.tables.items():
             table.rename_axis("id").to_csv(folder / f"{name}.csv")
-        self.match()
 
     def config(self, **options: Any) -> CoordinatorConfig:
         """Return the coordinator's configuration."""

@@ -1,7 +1,10 @@
 """A federation by uploads in one process: real services, transports without a network."""
 
+import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
@@ -10,7 +13,7 @@ import pandas as pd
 
 from xvfl.config import EncoderConfig, TableOptions, TrainConfig, UploadTerms
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
 from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, MatchingConfig
@@ -27,6 +30,7 @@ ENCODER = EncoderConfig(epochs=2, embedding_dim=16, hidden_dim=32, skip_rank=8, 
 TERMS = UploadTerms("tests")
 N_ROWS, N_COLUMNS = 240, 3
 PARTIES = ("bank", "shop")
+ALIGNMENT = "alignment.json"
 
 
 def tables(seed: int = 0, n: int = N_ROWS) -> tuple[dict[str, pd.DataFrame], pd.Series]:
@@ -45,8 +49,21 @@ def tables(seed: int = 0, n: int = N_ROWS) -> tuple[dict[str, pd.DataFrame], pd.
     return found, pd.Series((total > 0).astype(int), ids, name="y")
 
 
+@cache
+def matched_folder(n_rows: int) -> "TemporaryDirectory[str]":
+    """Match ids, once in a test process; return the folders of all sides."""
+    folder = TemporaryDirectory(prefix="matched-")
+    made = LocalFederation(Path(folder.name), n_rows=n_rows, matched=False)
+    made.match()
+    made.close()
+    return folder
+
+
 class LocalFederation:
-    """Parties and a coordinator with their folders; `log` collects their events."""
+    """Parties and a coordinator with their folders; `log` collects their events.
+
+    `matched` starts with copies of folders whose ids are matched.
+    """
 
     def __init__(
         self,
@@ -54,13 +71,18 @@ class LocalFederation:
         encoders: Mapping[str, EncoderConfig] | None = None,
         terms: UploadTerms = TERMS,
         n_rows: int = N_ROWS,
+        matched: bool = True,
     ) -> None:
+        if matched:
+            shutil.copytree(matched_folder(n_rows).name, folder, dirs_exist_ok=True)
         self.folder, self.log, self.terms = folder, list[dict[str, Any]](), terms
         self.tables, self.labels = tables(n=n_rows)
         self.encoders = dict.fromkeys(PARTIES, ENCODER) | dict(encoders or {})
         self.services = {name: self.start_party(name) for name in PARTIES}
         self.coordinator = RunDir(folder / "coordinator").create()
         self.alignment: CoordinatorAlignment | None = None
+        if matched:
+            self.alignment = load_coordinator_alignment(self.coordinator / ALIGNMENT)
 
     def start_party(self, name: str) -> UploadPartyService:
         """Start a party, also a second time in the same folder."""
@@ -89,7 +111,7 @@ class LocalFederation:
                 list(self.labels.index),
                 ["y"],
                 MatchingConfig(),
-                self.coordinator / "alignment.json",
+                self.coordinator / ALIGNMENT,
                 self.log.append,
                 end=False,
             )

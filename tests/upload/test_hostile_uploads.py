@@ -83,7 +83,6 @@ FIRST = 2**60
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[LocalFederation]:
     made = LocalFederation(tmp_path)
-    made.match()
     yield made
     made.close()
 

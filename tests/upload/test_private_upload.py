@@ -26,7 +26,6 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
     """Return a trained federation; the shop has differential privacy, the bank has not."""
     made = LocalFederation(tmp_path_factory.mktemp("private"), {"shop": PRIVATE})
     load_signing_key(made.coordinator, None)
-    made.match()
     assert made.run(release_to=("shop",)).evaluation is not None
     yield made
     made.close()

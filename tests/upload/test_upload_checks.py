@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.upload.local_federation import LocalFederation
+from tests.upload.local_federation import PARTIES, LocalFederation
 from xvfl.errors import RunError
 from xvfl.service.uploads.upload_checks import CONSTANT, NO_SIGNAL, TOO_LARGE, judge
 
@@ -48,36 +48,43 @@ def test_few_rows_are_not_judged() -> None:
     assert judge(*draw(15, 0), *draw(15, 1)) is None
 
 
+def send_constants(made: LocalFederation, party: str) -> None:
+    """Let all matched rows of a party be equal: it uploads one embedding for all of them."""
+    made.tables[party].loc[made.labels.index] = 0.0
+    made.services[party] = made.start_party(party)
+
+
 @pytest.fixture
-def noisy(tmp_path: Path) -> Iterator[LocalFederation]:
-    """Return a federation in which `shop` holds rows in another order than it should."""
+def constant(tmp_path: Path) -> Iterator[LocalFederation]:
+    """Return a federation in which the upload of `shop` is constant."""
     made = LocalFederation(tmp_path, n_rows=1000)
-    table = made.tables["shop"]
-    made.tables["shop"] = table.sample(frac=1, random_state=3).set_axis(table.index)
-    made.services["shop"] = made.start_party("shop")
+    # The label is a column of `bank`, so that chance does not decide about its upload.
+    made.labels = (made.tables["bank"].loc[made.labels.index, "x0"] > 0).astype(int)
+    send_constants(made, "shop")
     yield made
     made.close()
 
 
 @pytest.mark.slow
-def test_a_suspicious_upload_is_named_and_used(noisy: LocalFederation) -> None:
-    noisy.run()
-    assert [each["party"] for each in noisy.events("upload_suspicious")] == ["shop"]
-    manifest = noisy.head.manifest()
+def test_a_suspicious_upload_is_named_and_used(constant: LocalFederation) -> None:
+    constant.run()
+    assert [each["party"] for each in constant.events("upload_suspicious")] == ["shop"]
+    manifest = constant.head.manifest()
     assert list(manifest["suspicious"]) == ["shop"] and manifest["parties"] == ["bank", "shop"]
 
 
-def test_a_suspicious_upload_can_be_left_out(noisy: LocalFederation) -> None:
-    outcome = noisy.run(on_anomaly="leave_out")
+def test_a_suspicious_upload_can_be_left_out(constant: LocalFederation) -> None:
+    outcome = constant.run(on_anomaly="leave_out")
     assert outcome.evaluation is not None
-    manifest = noisy.head.manifest()
+    manifest = constant.head.manifest()
     assert manifest["parties"] == ["bank"] and manifest["left_out"] == ["shop"]
 
 
 @pytest.mark.slow
 def test_without_any_good_upload_there_is_no_run(tmp_path: Path) -> None:
     made = LocalFederation(tmp_path, n_rows=1000)
-    made.labels = made.labels.sample(frac=1, random_state=5).set_axis(made.labels.index)
+    for party in PARTIES:
+        send_constants(made, party)
     with pytest.raises(RunError, match="no upload is left"):
         made.run(on_anomaly="leave_out")
     made.close()

@@ -35,13 +35,14 @@ FIRST = 2**60
 def federation(tmp_path: Path) -> Iterator[LocalFederation]:
     """Return a matched federation."""
     made = LocalFederation(tmp_path)
-    made.match()
     yield made
     made.close()
 
 
-def test_it_trains_on_uploads_and_evaluates(federation: LocalFederation) -> None:
+def test_it_matches_trains_on_uploads_and_evaluates(tmp_path: Path) -> None:
+    federation = LocalFederation(tmp_path, matched=False)
     outcome = federation.run()
+    federation.close()
     assert outcome.evaluation is not None
     modes = {line.mode for line in outcome.evaluation.lines}
     assert modes >= {"local", "assisted", "collaborative"}
@@ -97,7 +98,6 @@ def test_the_shares_of_held_out_rows_are_fixed(federation: LocalFederation) -> N
 def test_parties_may_have_embeddings_of_different_width(tmp_path: Path) -> None:
     narrow = dataclasses.replace(ENCODER, embedding_dim=5)
     made = LocalFederation(tmp_path, {"shop": narrow})
-    made.match()
     assert made.run().evaluation is not None
     made.close()
 
@@ -191,7 +191,6 @@ def test_methods_with_several_embeddings_are_refused(
 
 def test_a_failed_encoder_is_reported_without_its_details(tmp_path: Path) -> None:
     made = LocalFederation(tmp_path)
-    made.match()
     encoder = made.services["shop"].endpoint._encoder
 
     def fail(*arguments: object) -> bool:

@@ -1,4 +1,4 @@
-"""A FLARE job for tests: 200 steps over the sites, weights written to a folder.
+"""A FLARE job for tests: 60 steps over the sites, weights written to a folder.
 
 python -m tests.wire.flare_job simulator|provisioned FOLDER
 """
@@ -24,7 +24,7 @@ from xvfl.training.loop import Trainer
 from xvfl.wire.messages import End
 from xvfl.wire.transport import Transport
 
-STEPS, METHOD, RECONSTRUCTION = 200, "xvfl+", 0.7
+STEPS, METHOD, RECONSTRUCTION = 60, "xvfl+", 0.7
 TRAIN = TrainConfig(
     epochs=STEPS,
     batch_size=10,

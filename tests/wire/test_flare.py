@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,15 @@ from xvfl.training.loop import Trainer
 from xvfl.wire import codec
 from xvfl.wire.messages import Done, End, Hello
 
-pytest.importorskip("nvflare.collab", reason="needs the extra xvfl[flare]")
-from xvfl.wire.flare import FlareParty, FlareTransport, import_function
+
+def has_flare() -> bool:
+    """Look for FLARE without importing it: that takes seconds in every test process."""
+    spec = find_spec("nvflare")
+    folders = spec.submodule_search_locations or [] if spec else []
+    return any((Path(each) / "collab").is_dir() for each in folders)
+
+
+pytestmark = pytest.mark.skipif(not has_flare(), reason="needs the extra xvfl[flare]")
 
 
 def fused_weights() -> dict[str, dict[str, torch.Tensor]]:
@@ -66,7 +74,7 @@ def run_group(command: list[str], environment: dict[str, str], folder: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["simulator", "provisioned"])
-def test_200_steps_over_flare_end_in_the_fused_weights(kind: str, tmp_path: Path) -> None:
+def test_training_over_flare_ends_in_the_fused_weights(kind: str, tmp_path: Path) -> None:
     environment = os.environ | {
         "PYTHONPATH": f"{SOURCE}{os.pathsep}{SOURCE.parent}",
         "NVFLARE_POC_WORKSPACE": str(tmp_path / "poc"),
@@ -158,6 +166,8 @@ HELLO = Hello(0, "instance_id", False, 4, "columns", "session")
 def test_a_call_that_failed_on_the_way_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.collab import CollabCallError
 
+    from xvfl.wire.flare import FlareTransport
+
     monkeypatch.setattr("xvfl.wire.flare.RETRY_S", 0.01)
     lost = [CollabCallError("p0", "answer", TimeoutError("late")) for _ in range(2)]
     site = Site([*lost])
@@ -171,6 +181,8 @@ def test_a_call_that_failed_on_the_way_is_made_again(monkeypatch: pytest.MonkeyP
 def test_what_fails_at_the_site_is_the_partys_fault() -> None:
     from nvflare.collab import CollabCallError
 
+    from xvfl.wire.flare import FlareTransport
+
     raised = CollabCallError("p0", "answer", "no such file", "OSError", "Traceback …")
     line = FlareTransport(Site([raised]))
     with pytest.raises(PartyError, match="no such file"):
@@ -180,6 +192,8 @@ def test_what_fails_at_the_site_is_the_partys_fault() -> None:
 
 def test_asking_the_next_gives_up_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.collab import CollabCallError
+
+    from xvfl.wire.flare import FlareTransport
 
     monkeypatch.setattr("xvfl.wire.flare.RETRY_S", 0.01)
     site = Site([CollabCallError("p0", "answer", TimeoutError("late"))])
@@ -195,6 +209,8 @@ def test_asking_the_next_gives_up_the_last(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_site_answers_the_server_alone() -> None:
     from nvflare.collab.api.context import Context, set_call_context
+
+    from xvfl.wire.flare import FlareParty
 
     made = make_endpoints(make_federation(len(SITES)))[0]
     party = FlareParty(build="tests.wire.flare_job:endpoint")
@@ -215,5 +231,7 @@ def test_a_site_answers_the_server_alone() -> None:
 
 
 def test_a_function_that_is_not_there_is_named() -> None:
+    from xvfl.wire.flare import import_function
+
     with pytest.raises(ConfigError, match="'nowhere:at_all': expected module:function"):
         import_function("nowhere:at_all")
