@@ -70,7 +70,7 @@ def test_a_party_joins_after_an_unexpected_error() -> None:
     transport = InProcessTransport(hello(), handle)
     pool = PartyPool([RemoteParty("bank", transport)], {"bank": "run"}, prepare, events.append, 1.0)
     try:
-        wait_for(lambda: pool.n_available)
+        wait_for(lambda: pool.parties[0].available)
     finally:
         pool.close()
     assert [each["event"] for each in events] == 2 * ["internal_error", "party_left_out"] + [
