@@ -202,10 +202,10 @@ def check_epsilon(
     total = composed_epsilon(spent, limits.max_delta) if private else math.inf
     if total > limits.max_epsilon:
         raise ConfigError(
-            f"encoder.epsilon: all versions of the encoder together, with up to "
-            f"{max(counts.values())} releases of a row in a version, have ε = {total:.3g}, and "
-            f"limits.max_epsilon is {limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower "
-            "encoder.epsilon, or raise the limit"
+            f"encoder.epsilon: all versions of the encoder together have ε = {total:.3g}, with up "
+            f"to {max(counts.values())} releases of a row in each, and limits.max_epsilon is "
+            f"{limits.max_epsilon:g} (δ = {limits.max_delta:g}); lower encoder.epsilon, or raise "
+            "the limit"
         )
 
 
