@@ -16,7 +16,7 @@ from xvfl.config import UploadTerms
 from xvfl.federation.upload.manifest import Chunk, UploadManifest, chunk_digest
 from xvfl.matching.alignment import CoordinatorAlignment, TableFingerprint
 from xvfl.matching.coordinator_session import CoordinatorMatch
-from xvfl.primitives.row_changes import NEW
+from xvfl.primitives.changed_rows import NEW
 from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.uploads.file_exchange import KEY, UPLOAD

@@ -20,7 +20,7 @@ from xvfl.federation.upload.manifest import Chunk, UploadManifest, chunk_digest
 from xvfl.matching import load_party_alignment
 from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.row_changes import NEW, NO_ROWS, REPLACED, WITHDRAWN, compare_rows
+from xvfl.primitives.changed_rows import NEW, NO_ROWS, REPLACED, WITHDRAWN, compare_rows
 from xvfl.service.head_store import HeadStore
 from xvfl.service.uploads.file_exchange import export_held_out, export_upload, import_upload
 from xvfl.service.uploads.party_encoder import allow_new_rows, upload_record
@@ -270,7 +270,7 @@ def test_every_release_of_a_row_counts_towards_epsilon(tmp_path: Path) -> None:
         return service
 
     refused = start(2.5)
-    assert "up to 2 releases" in federation.events("encoder_failed")[-1]["reason"]
+    assert "to 2 releases" in federation.events("encoder_failed")[-1]["reason"]
     refused.close()
     federation.services["shop"] = start(3.5)
     federation.run(retrain=True)

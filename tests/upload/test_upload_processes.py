@@ -131,9 +131,10 @@ def test_new_and_changed_rows_are_uploaded_as_a_part(processes: Processes) -> No
     table, late = pd.read_csv(out / "right.csv", index_col="id"), 40
     table[:-late].to_csv(out / "right.csv")
     processes.start()
+    address = processes.event("listening")["address"]
     processes.event("finished")
     for name in (*PARTIES, "coordinator"):
-        processes.stop(name)
+        processes.kill(name)
     changed = table.index[:3]
     table.loc[changed] = 16 - table.loc[changed].fillna(0)
     table.to_csv(out / "right.csv")
@@ -145,6 +146,7 @@ def test_new_and_changed_rows_are_uploaded_as_a_part(processes: Processes) -> No
     said = run_xvfl("upload", "new-rows", out / "right.toml")
     assert said.code == 0 and "version 1.1 is allowed" in said.out, said.err
     config = out / "coordinator.toml"
+    config.write_text(config.read_text().replace("127.0.0.1:0", address))
     (out / "coordinator/log.jsonl").unlink()
     for name in PARTIES:
         processes.launch(name)

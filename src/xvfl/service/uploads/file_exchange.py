@@ -30,7 +30,7 @@ from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
 from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.row_changes import is_sent
+from xvfl.primitives.changed_rows import is_sent
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.uploads.receive import read_manifest, upload_event

@@ -22,7 +22,7 @@ from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
 from xvfl.federation.upload.views import compute_views
 from xvfl.matching.normalize import normalize_ids
-from xvfl.primitives.row_changes import NEW, REPLACED, WITHDRAWN, is_sent
+from xvfl.primitives.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.matched_table import MatchedTable
