@@ -49,7 +49,7 @@ from xvfl_lab.files import write_text
 TITLES = {
     "mode-gap": "Gap between modes",
     "kinds": "Kinds of missing features",
-    "images-four-parties": "Images, four parties",
+    "images-four-parties": "Images with four parties",
     "boundary": "Decision boundary",
     "upload": "One upload",
     "unlabeled": "Unlabeled rows",
