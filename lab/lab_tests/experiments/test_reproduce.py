@@ -12,7 +12,7 @@ from lab_tests.command_line import error_of, xvfl_lab
 from lab_tests.experiments.test_stacked_runs import small_task
 from xvfl.config import NetConfig
 from xvfl.errors import InputError, RunError
-from xvfl_lab.experiments import figures, reproduce, results_pages
+from xvfl_lab.experiments import figures, plots, reproduce, results_pages
 from xvfl_lab.experiments.compare import difference
 from xvfl_lab.experiments.figures import QUICK, Budget
 from xvfl_lab.experiments.results_pages import write_pages
@@ -130,7 +130,7 @@ def test_the_published_pages_are_what_the_command_writes(
     shutil.copytree(numbers, tmp_path / "numbers", ignore=shutil.ignore_patterns("*.npz"))
     shutil.copytree(pages, tmp_path / "pages", ignore=shutil.ignore_patterns("*.md"))
     monkeypatch.setattr(results_pages, "save_picture", lambda *_: None)
-    monkeypatch.setattr(results_pages.plots, "overview", lambda *_: None)
+    monkeypatch.setattr(plots, "overview", lambda *_: None)
     write_pages(tmp_path / "numbers", tmp_path / "pages")
     kinds = ((numbers, "numbers", "json"), (numbers, "numbers", "md"), (pages, "pages", "md"))
     for folder, copy, ending in kinds:
