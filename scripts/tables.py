@@ -73,39 +73,27 @@ def lambda_ranges() -> str:
 
 
 def results(page: Path, name: str) -> str:
-    """Format a method's results over missing rates, or the ablations of `xvfl+`."""
-    return ablations() if name == "ablations" else method_results(name)
-
-
-def method_results(name: str) -> str:
-    """Format a method: data sets and modes as rows, missing rates as columns."""
-    minus = [] if name == OURS else [f"{OURS} minus it"]
-    head = ["data set", "mode", *(f"R_miss {rate:g}" for rate in RATES), *minus]
-    lines = [_row(head), "|---|---|" + "--:|" * (len(head) - 2)]
-    for dataset, figure in _figures("missing-rates").items():
+    """Format a method: a row a data set, the scores of a mode at all missing rates in a cell."""
+    figures = _figures("missing-rates")
+    ways = {number["way"] for each in figures.values() for number in _numbers(each, name)}
+    modes = [mode for mode in MODES if mode in ways]
+    rivals = [] if name == OURS else [mode for mode in modes if mode != "assisted"]
+    head = ["data set", *modes, *(f"{OURS} minus it, {mode}" for mode in rivals)]
+    lines = [_row(head), "|---|" + "--:|" * (len(head) - 1)]
+    for dataset, figure in figures.items():
         metric = figure["judged"]["metric"]
-        for mode in MODES:
-            values = {
-                number["rate"]: number[metric]
-                for number in figure["numbers"]
-                if (number["method"], number["way"]) == (name, mode)
-            }
-            if values:
-                cells = [_mean(values[rate]) for rate in RATES]
-                gap = [_gap(figure, name, mode)] if minus else []
-                lines.append(_row([f"{dataset}, {metric}", mode, *cells, *gap]))
+        scores = {
+            (number["way"], number["rate"]): f"{100 * number[metric]['mean']:.1f}"
+            for number in _numbers(figure, name)
+        }
+        cells = [" / ".join(scores[mode, rate] for rate in RATES) for mode in modes]
+        gaps = [_gap(figure, name, mode) for mode in rivals]
+        lines.append(_row([f"{dataset}, {metric}", *cells, *gaps]))
     return "\n".join(lines)
 
 
-def ablations() -> str:
-    """Format the differences between `xvfl+` and itself without one of its parts."""
-    lines = []
-    for dataset, figure in _figures("ablations").items():
-        lines += ["", _row([f"{dataset}: xvfl+ minus itself", *MODES]), "|---|" + "--:|" * 3]
-        rivals = dict.fromkeys(standing["rival"] for standing in figure["standing"])
-        for rival in [name for name in rivals if name != "peers alone"]:
-            lines.append(_row([rival, *(_gap(figure, rival, mode) for mode in MODES)]))
-    return "\n".join(lines[1:])
+def _numbers(figure: dict[str, Any], method: str) -> list[dict[str, Any]]:
+    return [number for number in figure["numbers"] if number["method"] == method]
 
 
 def _figures(figure: str) -> dict[str, Any]:
@@ -120,10 +108,6 @@ def _gap(figure: dict[str, Any], rival: str, mode: str) -> str:
             gap, error = 100 * standing["gap"]["mean"], 100 * standing["gap"]["error"]
             return f"{gap:+.2f} ± {error:.2f}, {standing['verdict']}"
     return "n/a"
-
-
-def _mean(value: dict[str, float]) -> str:
-    return f"{100 * value['mean']:.1f} ± {100 * value['deviation']:.1f}"
 
 
 def _row(cells: list[str]) -> str:

@@ -196,7 +196,7 @@ def test_positions_where_a_rival_is_ahead() -> None:
         "laser local": {"1": 0.6},
     }
     assert standings.behind(runs_of("missing-rates", "bank", values)) == [
-        "- missing-rates, bank, R_miss 0: laser by 10.0 in `collaborative`",
-        "- missing-rates, bank, R_miss 0.9: xvfl by 5.0 in `assisted`, peers alone by 5.0 in "
+        "missing-rates, bank, R_miss 0: laser by 10.0 in `collaborative`",
+        "missing-rates, bank, R_miss 0.9: xvfl by 5.0 in `assisted`, peers alone by 5.0 in "
         "`assisted`",
     ]

@@ -12,7 +12,7 @@ from lab_tests.command_line import error_of, xvfl_lab
 from lab_tests.experiments.test_stacked_runs import small_task
 from xvfl.config import NetConfig
 from xvfl.errors import InputError, RunError
-from xvfl_lab.experiments import figures, reproduce
+from xvfl_lab.experiments import figures, plots, reproduce, results_pages
 from xvfl_lab.experiments.compare import difference
 from xvfl_lab.experiments.figures import QUICK, Budget
 from xvfl_lab.experiments.results_pages import write_pages
@@ -54,10 +54,14 @@ def test_a_figure_its_files_and_its_page(bank: None, tmp_path: Path) -> None:
     summary = write_pages(tmp_path, pages).read_text()
     assert "(standings.png)" in summary and (pages / "standings.png").stat().st_size > 10_000
     assert "[P6]" in summary and "**open**" in summary and "(missing-rates.md)" in summary
-    assert "| bank | local |" in (pages / "standings.md").read_text()
+    assert "| bank | level: " in (pages / "standings.md").read_text()
     page = (pages / "missing-rates.md").read_text()
-    assert "(missing-rates/bank.png)" in page and "n/a" in page
-    assert (pages / "missing-rates" / "bank.png").exists()
+    assert "(missing-rates/missing-rates.png)" in page and "[P1](claims.md#p1)" in page
+    assert page.count("| laser+mask |") == 1 and "[Complete tables]" in page
+    assert (pages / "missing-rates" / "missing-rates.png").exists()
+    tables = (tmp_path / "missing-rates" / "missing-rates.md").read_text()
+    assert tables.count("| laser+mask |") > 5 and "## bank" in tables
+    assert "## P1" in (tmp_path / "claims" / "claims.md").read_text()
 
 
 def test_other_data_are_other_runs(
@@ -125,15 +129,19 @@ def test_the_published_pages_are_what_the_command_writes(
     numbers, pages = root / "lab" / "results", root / "docs" / "results"
     shutil.copytree(numbers, tmp_path / "numbers", ignore=shutil.ignore_patterns("*.npz"))
     shutil.copytree(pages, tmp_path / "pages", ignore=shutil.ignore_patterns("*.md"))
-    monkeypatch.setattr(reproduce, "draw", lambda *_: None)
-    monkeypatch.setattr(reproduce, "save_picture", lambda *_: None)
+    monkeypatch.setattr(results_pages, "save_picture", lambda *_: None)
+    monkeypatch.setattr(plots, "overview", lambda *_: None)
     write_pages(tmp_path / "numbers", tmp_path / "pages")
-    for folder, copy, ending in ((numbers, "numbers", "json"), (pages, "pages", "md")):
+    kinds = ((numbers, "numbers", "json"), (numbers, "numbers", "md"), (pages, "pages", "md"))
+    for folder, copy, ending in kinds:
         published = sorted(folder.rglob(f"*.{ending}"))
         assert len(published) > 10
         for path in published:
             written = tmp_path / copy / path.relative_to(folder)
             assert written.read_text() == path.read_text(), path
+    words = {path.stem: len(path.read_text().split()) for path in pages.glob("*.md")}
+    assert sum(words.values()) < 8_000
+    assert max(n for name, n in words.items() if name not in ("claims", "index")) < 450
 
 
 def test_the_command_lists_and_refuses(tmp_path: Path) -> None:

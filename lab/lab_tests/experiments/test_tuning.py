@@ -118,8 +118,8 @@ def test_the_tables_count_the_cases_and_the_change() -> None:
 def test_the_page_of_claims_compares_with_the_untuned_runs() -> None:
     untuned = results_of("bank", some_runs(**RIVALS, **{PAPER: 0.5}))
     text = _tuning_text(Evidence({("missing-rates", "bank"): untuned}, {"tuning": FIGURES}))
-    assert "| as in these runs | 0 ahead, 0 best, 2 behind of 2 |" in text
-    assert "| `xvfl`, λ chosen | tuned | 2 ahead, 2 best, 0 behind of 2 |" in text
+    assert "(untuned baselines: 0 ahead, 0 best, 2 behind of 2)" in text
+    assert "2 ahead, 2 best, 0 behind of 2 with λ chosen" in text
     assert _tuning_text(Evidence({}, {"tuning": FIGURES})) == ""
     assert _tuning_text(Evidence({("missing-rates", "bank"): untuned})) == ""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xvfl.config import LAMBDA_RANGES
-from xvfl_lab.experiments.compare import difference, holm, mean, values
+from xvfl_lab.experiments.compare import Difference, Way, difference, holm, mean, values
 from xvfl_lab.experiments.figure_tables import COMPARED, markdown_table, metric_of, points
 from xvfl_lab.experiments.figures import FULL, OURS, four_parties, missing_rates
 from xvfl_lab.experiments.runner import WHOLE, Result
@@ -34,10 +34,6 @@ PAPER_RANGES = {"physionet2012": "mimic3", "tinyimagenet5": "tinyimagenet"}
 """Data sets that the paper's table of λ lists under another name; PhysioNet stands in for MIMIC."""
 READINGS = (*COMPARED[:2], *(f"{mode}, all pairs" for mode in COMPARED[:2]), COMPARED[2])
 """Readings of independent prediction, and collaborative prediction."""
-ALL_PAIRS = (
-    "*All pairs* is an estimate over all (row, party) pairs of non-aligned rows: the mean of the "
-    "incomplete pairs and of a party's prediction on whole rows."
-)
 LIFT = 0.02
 """A rise of the mean confidence that counts."""
 
@@ -73,8 +69,9 @@ class Answer:
     verdict: str
     measured: str
     """The one number."""
+    note: str = ""
     details: Sequence[str] = ()
-    """Markdown lines behind it."""
+    """Markdown tables behind it."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +94,8 @@ class Claim:
         if not measurements:
             return Answer(OPEN, "no runs yet")
         verdict, lines, found = self.rule(measurements)
-        note = self.note.format(**found, all_pairs=ALL_PAIRS)
-        return Answer(verdict, self.measured.format(**found), [*lines, note])
+        measured, note = (each.format(**found) for each in (self.measured, self.note))
+        return Answer(verdict, measured, note, lines)
 
 
 def grade(*conditions: bool) -> str:
@@ -306,17 +303,24 @@ def clinical_gain(results: Sequence[Result]) -> Judgment:
     return Judgment(OPEN, lines, found | {"relative": relative})
 
 
+def party_gaps(results: Sequence[Result], metric: str) -> dict[Way, Difference]:
+    """Return the first party's lead over the second at R_miss 0.5, by method and mode."""
+    gaps = {}
+    for method in METHODS:
+        mine = next(each for each in results if each.config.name == method)
+        for mode in COMPARED[:2]:
+            ways = [(method, way) for way in mine.metrics if way.startswith(f"{mode}/")]
+            if len(ways) >= 2:
+                gaps[method, mode] = difference(results, ways[0], ways[1], 0.5, metric)
+    return gaps
+
+
 def fair_parties(by_set: Mapping[str, Sequence[Result]]) -> Judgment:
     """Judge P7."""
     lines, closed, measured = [], [], []
     for dataset, results in by_set.items():
-        gaps, metric = {}, metric_of(dataset)
-        for method in METHODS:
-            mine = next(each for each in results if each.config.name == method)
-            for mode in COMPARED[:2]:
-                ways = [(method, way) for way in mine.metrics if way.startswith(f"{mode}/")]
-                if len(ways) >= 2:
-                    gaps[method, mode] = difference(results, ways[0], ways[1], 0.5, metric)
+        metric = metric_of(dataset)
+        gaps = party_gaps(results, metric)
         cells = {key: points(gap) for key, gap in gaps.items()}
         lines += markdown_table(
             [f"{dataset}, {metric} points", *COMPARED[:2]],
@@ -409,3 +413,13 @@ def lambda_table() -> list[str]:
     four = four_parties("cifar10", FULL["cifar10"])[0].config.loss
     rows.append(["four parties", f"{four.lambda1:g}", "0.01", f"{four.lambda2:g}", "0.01"])
     return markdown_table(["data set", "λ1", "paper's range", "λ2", "paper's range"], rows)
+
+
+def lambda_text() -> str:
+    """Say which λ the runs have."""
+    sets = (d for d in FULL if d != "mimic3")
+    losses = [missing_rates(dataset, FULL[dataset])[0].config.loss for dataset in sets]
+    losses.append(four_parties("cifar10", FULL["cifar10"])[0].config.loss)
+    told = dict.fromkeys(f"λ1 = {each.lambda1:g}, λ2 = {each.lambda2:g}" for each in losses)
+    *most, four = told
+    return f"These runs have {'; '.join(most)} (four parties: {four})."

@@ -61,7 +61,7 @@ FULL: dict[str, Budget] = {
     "utkface": Budget(0, 0, 16, 3, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
     "tinyimagenet5": Budget(0, 0, 60, 5, SOME_RATES, 200, 5e-4, ONE_MEMBER, False, "bf16"),
 }
-"""Budgets of the published results; those of images are of version 0.1.0."""
+"""Budgets of the published results."""
 SMALL = NetConfig(
     embedding_dim=32,
     hidden_dim=64,
@@ -126,7 +126,7 @@ def imbalance(dataset: str, budget: Budget) -> list[Job]:
 
 
 def images(dataset: str, budget: Budget) -> list[Job]:
-    """Images with all rows, random shifts and, for `xvfl+`, seeing completers, as in version 0.3.
+    """Images with all rows and today's losses and nets: random shifts, seeing completers (`xvfl+`).
 
     Only the nearest rival of `missing-rates` is compared.
     """
@@ -135,17 +135,14 @@ def images(dataset: str, budget: Budget) -> list[Job]:
 
 
 def images_four_parties(dataset: str, budget: Budget) -> list[Job]:
-    """Images with all rows, the losses and nets of version 0.3 and four parties.
-
-    The budget is that of two parties.
-    """
+    """Images with all rows, today's losses and nets and four parties; the budget of two."""
     methods = (OURS, "laser+mask", "laser", "vanilla")
     budget = _image_budget(budget, 3)
     return make_jobs(dataset, budget, rates=(0.5, 0.9), methods=methods, parties=4)
 
 
 def _image_budget(budget: Budget, seeds: int) -> Budget:
-    """Return a budget with the losses and nets of version 0.3; all rows, unless it is quick."""
+    """Return a budget with today's losses and nets; all rows, unless it is quick."""
     if not budget.half_resolution:
         budget = replace(budget, train_rows=0, test_rows=0, seeds=seeds)
     net = replace(budget.net, seeing_completers=True)

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from xvfl_lab.experiments.figure_tables import (
     COMPARED,
@@ -19,6 +20,7 @@ from xvfl_lab.experiments.figure_tables import (
     by_position,
     level,
     methods_of,
+    position_text,
 )
 from xvfl_lab.experiments.runner import Result
 
@@ -41,6 +43,12 @@ TITLES = {
     "peers": "peers alone",
     "collaborative": "collaborative: all together",
 }
+
+
+SHADES = dict(zip(MODES, ("#d95f02", "#7570b3", "#bbbbbb", "#1b9e77"), strict=True))
+"""Colors of the modes."""
+Metrics = Mapping[str, str]
+"""The metric of each data set."""
 
 
 def lines(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Figure:
@@ -94,14 +102,13 @@ def points(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Fi
     many = len(positions) > 1
     width = max(6, 0.75 * len(groups) + 2)
     figure, at = plt.subplots(figsize=(width, 4.2), layout="constrained")
-    shades = dict(zip(MODES, ("#d95f02", "#7570b3", "#bbbbbb", "#1b9e77"), strict=True))
     for index, mode in enumerate(modes):
         levels = [level(positions[place], (method, mode), metric) for place, method in groups]
         heights = [100 * value.mean if value else np.nan for value in levels]
         errors = [100 * value.deviation if value else 0.0 for value in levels]
         where = np.arange(len(groups)) + (index - (len(modes) - 1) / 2) * 0.8 / len(modes)
         at.errorbar(
-            where, heights, errors, fmt="o", markersize=7, capsize=2, label=mode, color=shades[mode]
+            where, heights, errors, fmt="o", markersize=7, capsize=2, label=mode, color=SHADES[mode]
         )
     names = [f"{method}\n{place}" if many else method for place, method in groups]
     at.set_xticks(np.arange(len(groups)), names, fontsize=8)
@@ -114,6 +121,73 @@ def points(results: Sequence[Result], axis: Axis, metric: str, title: str) -> Fi
     at.set(ylabel=f"{metric} in %", title=title)
     tidy(at, "y")
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def overview(
+    by_dataset: Mapping[str, Sequence[Result]], axis: Axis, metrics: Metrics, dots: bool
+) -> Figure:
+    """Draw a figure on all its data sets: lines, or a dot for each method and mode."""
+    return (_dot_panels if dots else _line_grid)(by_dataset, axis, metrics)
+
+
+def _line_grid(by_dataset: Mapping[str, Sequence[Result]], axis: Axis, metrics: Metrics) -> Figure:
+    """Draw `local` above `collaborative`, a column a data set."""
+    modes, count = ("local", "collaborative"), len(by_dataset)
+    figure, axes = plt.subplots(
+        2, count, figsize=(max(6.5, 2.1 * count), 5), layout="constrained", squeeze=False
+    )
+    for column, (dataset, results) in enumerate(by_dataset.items()):
+        for at, mode in zip(axes[:, column], modes, strict=True):
+            # At R_miss 1 a party alone observes nothing.
+            some = [each for each in results if mode != "local" or each.config.rate < 1]
+            for method in methods_of(some):
+                _line(at, some, axis, (method, mode), metrics[dataset])
+            tidy(at)
+        axes[0, column].set_title(f"{dataset}\n{metrics[dataset]}", fontsize=11)
+        axes[1, column].set_xlabel(axis.label)
+    for at, mode in zip(axes[:, 0], modes, strict=True):
+        at.set_ylabel(f"{mode}, %")
+    return _with_legend(figure, 5 if count < 4 else 10)
+
+
+def _dot_panels(by_dataset: Mapping[str, Sequence[Result]], axis: Axis, metrics: Metrics) -> Figure:
+    """Draw a panel a data set (and position): a row a method, a dot a mode."""
+    panels = {}
+    for dataset, results in by_dataset.items():
+        positions = by_position(results, axis)
+        for at, some in positions.items():
+            where = f"\n{axis.label} {position_text(at)}" if len(positions) > 1 else ""
+            panels[dataset + where] = (metrics[dataset], some)
+    methods = list(dict.fromkeys(m for _, some in panels.values() for m in methods_of(some)))
+    size = (max(6.5, 1.9 * len(panels) + 1.6), 0.3 * len(methods) + 1.7)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False
+    )
+    for panel, (title, (metric, some)) in zip(axes[0], panels.items(), strict=True):
+        for place, mode in enumerate(COMPARED, -1):
+            heights = np.arange(len(methods)) + 0.15 * place
+            levels = [level(some, (method, mode), metric) for method in methods]
+            means = [100 * each.mean if each else np.nan for each in levels]
+            spreads = [100 * each.deviation if each else 0.0 for each in levels]
+            style = {"fmt": "o", "markersize": 5, "capsize": 2, "color": SHADES[mode]}
+            panel.errorbar(means, heights, xerr=spreads, label=mode, **style)
+        panel.set(xlabel=f"{metric} in %")
+        panel.set_title(title, fontsize=10)
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+        panel.set_yticks(range(len(methods)), methods)
+        tidy(panel)
+    axes[0][0].invert_yaxis()
+    return _with_legend(figure, 3)
+
+
+def _with_legend(figure: Figure, columns: int) -> Figure:
+    """Put one legend of all panels below them."""
+    named = [each.get_legend_handles_labels() for each in figure.axes]
+    handles = {name: handle for pair in named for handle, name in zip(*pair, strict=True)}
+    figure.legend(
+        handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False
+    )
     return figure
 
 
@@ -133,11 +207,8 @@ def standings(by_dataset: Mapping[str, Sequence[Standing]]) -> Figure:
         at.xaxis.set_major_formatter("{x:g}")
         tidy(at)
     axes[0].invert_yaxis()
-    named = [pair for at in axes for pair in zip(*at.get_legend_handles_labels(), strict=True)]
-    handles = {name: handle for handle, name in named}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=8, frameon=False)
     axes[1].set_xlabel("lead of xvfl+ in points, with 95 % confidence interval (Student's t)")
-    return figure
+    return _with_legend(figure, 8)
 
 
 def _gaps(at: Axes, row: int, standings: Sequence[Standing]) -> None:

@@ -145,10 +145,12 @@ def choose_device(device: str) -> str:
 def write(request: Request) -> list[Path]:
     """Write the files of a figure from its stored runs."""
     results, about = load(request, request.store())
-    text = page(request, results, about, f"{Path(request.name).name}.png")
+    picture = request.out / f"{request.name}.png"
+    save_picture(draw(request, results, tables.metric_of(request.dataset)), picture)
+    shown = [f"![{request.figure} on {request.dataset}]({picture.name})", ""]
     path = request.out / f"{request.name}.md"
-    write_text(path, "\n".join(text) + "\n")
-    return [*write_numbers(request, results, about, request.out), path]
+    write_text(path, "\n".join([*shown, *full_tables(request, results, about)]) + "\n")
+    return [picture, write_numbers(request, results, about), path]
 
 
 def load(request: Request, store: RunStore) -> tuple[list[Result], dict[str, Any]]:
@@ -164,15 +166,11 @@ def load(request: Request, store: RunStore) -> tuple[list[Result], dict[str, Any
     return results, about
 
 
-def write_numbers(
-    request: Request, results: Sequence[Result], about: dict[str, Any], pictures: Path
-) -> list[Path]:
-    """Write the picture of a figure, and its numbers as JSON."""
+def write_numbers(request: Request, results: Sequence[Result], about: dict[str, Any]) -> Path:
+    """Write the numbers of a figure as JSON."""
     axis = tables.axis_of(request.figure)
     metric = tables.metric_of(request.dataset)
     standings = tables.standings_of(results, axis, metric)
-    picture = pictures / f"{request.name}.png"
-    save_picture(draw(request, results, metric), picture)
     numbers = {
         **about,
         "judged": {"metric": metric, "rates": tables.judged(results)},
@@ -181,7 +179,7 @@ def write_numbers(
     }
     path = request.out / f"{request.name}.json"
     write_text(path, json.dumps(numbers, indent=1) + "\n")
-    return [picture, path]
+    return path
 
 
 def describe(
@@ -235,10 +233,8 @@ def draw(request: Request, results: Sequence[Result], metric: str) -> Figure:
     return (plots.lines if lines else plots.points)(results, axis, metric, title)
 
 
-def page(
-    request: Request, results: Sequence[Result], about: dict[str, Any], picture: str
-) -> list[str]:
-    """Lay out a figure's tables."""
+def full_tables(request: Request, results: Sequence[Result], about: dict[str, Any]) -> list[str]:
+    """Lay out all tables of a figure on a data set."""
     axis, metric = tables.axis_of(request.figure), tables.metric_of(request.dataset)
     budget = about["budget"]
     train, test = (
@@ -252,8 +248,6 @@ def page(
         f"`{request.command}`: {about['runs']} runs of {about['of']}; {rows}, {epochs} "
         f"epochs, {about['seeds']} seeds; {took}. {', '.join(about['conditions'])}. Test rows "
         f"non-aligned; majority class {100 * about['majority']:.1f} %.",
-        "",
-        f"![{request.figure} on {request.dataset}]({picture})",
         "",
     ]
     if TREES in tables.methods_of(results):
@@ -321,19 +315,14 @@ SPECIAL: dict[str, SpecialFigure] = {
         upload.make,
         plot_upload.plot,
         "One upload, the default of a federation, against training in one process (four members, "
-        "with gradients), interactive training with gradients, and the federation of version "
-        "0.3.0 by its own code; five seeds, three for images. Variants of the upload, and how well "
-        "attacks recover columns.",
+        "with gradients), interactive training with gradients (images), and the federation of "
+        "version 0.3.0 by its own code; five seeds, three for images.",
     ),
     "tuning": SpecialFigure(
         tuning.make,
         plot_tuning.plot,
-        "The paper's `xvfl` and its baselines with tuned settings. Each method has seven or eight "
-        "trials on each table; the best by validation log-loss (of `local` and `collaborative`, "
-        "R_miss 0.5, two seeds) is tested with ten seeds. `xvfl` tries the paper's ranges, first "
-        "of λ1, then of λ2, with the learning rate and weight decay of the other figures; a "
-        "baseline tries four learning rates and two weight decays. On a GPU also λ of `xvfl` on "
-        "CIFAR-10 (one seed, tested with three).",
+        "The paper's `xvfl` and its baselines with settings chosen on each table by validation "
+        "log-loss (R_miss 0.5, two seeds), tested with ten seeds.",
     ),
     "party-worth": SpecialFigure(
         party_worth.make,

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from xvfl_lab.experiments.claims import Runs
 from xvfl_lab.experiments.figure_tables import (
+    COMPARED,
     JUDGED,
     PEERS,
     Standing,
     axis_of,
     by_position,
-    markdown_row,
+    markdown_table,
     metric_of,
     points,
     position_text,
@@ -40,26 +41,34 @@ def overall(rivals: Sequence[Standing]) -> str:
     return "ahead" if verdicts == {"ahead"} else "level"
 
 
+def nearest_rival(compared: Sequence[Standing], mode: str) -> Standing:
+    """Return the rival with the smallest distance in a mode."""
+    rivals = (each for each in compared if each.mode == mode)
+    return min(rivals, key=lambda each: each.gap.mean)
+
+
 def against_rivals(standings: Standings) -> list[tuple[str, str, str, Standing]]:
     """Return data set, mode, overall verdict and the nearest rival, without `assisted`."""
-    rows = []
-    for dataset, each in standings.items():
-        for mode in ("local", "collaborative"):
-            rivals = [one for one in each if one.mode == mode]
-            nearest = min(rivals, key=lambda one: one.gap.mean)
-            rows.append((dataset, mode, overall(rivals), nearest))
-    return rows
+    return [
+        (dataset, mode, overall([one for one in of if one.mode == mode]), nearest_rival(of, mode))
+        for dataset, of in standings.items()
+        for mode in ("local", "collaborative")
+    ]
 
 
 def verdict_table(standings: Standings) -> list[str]:
-    """Lay out verdict, nearest rival and difference, by data set and mode."""
-    rows = []
-    for dataset, mode, verdict, nearest in against_rivals(standings):
-        rows.append((dataset, mode, verdict, nearest))
-        if mode == "collaborative":
-            peers = next(each for each in standings[dataset] if each.rival == PEERS)
-            rows.append((dataset, peers.mode, peers.verdict, peers))
-    return [markdown_row([*cells, each.rival, points(each.gap)]) for *cells, each in rows]
+    """Lay out verdict, difference and nearest rival: a row a data set, a column a mode."""
+    cells = {
+        (dataset, mode): f"{verdict}: {points(nearest.gap)} `{nearest.rival}`"
+        for dataset, mode, verdict, nearest in against_rivals(standings)
+    }
+    for dataset, of in standings.items():
+        peers = next(each for each in of if each.rival == PEERS)
+        cells[dataset, peers.mode] = f"{peers.verdict}: {points(peers.gap)} {PEERS}"
+    return markdown_table(
+        ["data set", *(f"`{mode}`" for mode in COMPARED)],
+        ([dataset, *(cells[dataset, mode] for mode in COMPARED)] for dataset in standings),
+    )
 
 
 def behind(runs: Runs) -> list[str]:
@@ -78,5 +87,5 @@ def behind(runs: Runs) -> list[str]:
             ]
             if rivals:
                 where = f"{figure}, {dataset}, {axis.label} {position_text(at)}"
-                lines.append(f"- {where}: {', '.join(rivals)}")
+                lines.append(f"{where}: {', '.join(rivals)}")
     return lines

@@ -59,7 +59,7 @@ def tables(figures: Figures) -> list[str]:
         "Settings chosen by the validation rows:",
         "",
         *markdown_table(["data set", "method", "trials", "chosen"], settings),
-        "The cases of [P1](claims.md#p1) against the tuned baselines. A case is a missing rate. "
+        "The cases of P1 against the tuned baselines. A case is a missing rate. "
         "*Ahead*: of every baseline; `assisted` is compared with `local` of the baselines. `xvfl` "
         "with the chosen λ, with λ1 = λ2 = 0.1, and `xvfl+` with its default settings:",
         "",
