@@ -177,7 +177,7 @@ def test_health_and_metrics(finished: Path) -> None:
     assert 'xvfl_party_present{party="shop"} 1' in metrics
     assert 'xvfl_party_encoder_progress{party="shop"} 1' in metrics
     assert 'xvfl_party_upload_version{party="shop"} 1' in metrics
-    assert 'xvfl_party_upload_bytes{party="shop"} 67410' in metrics
+    assert 'xvfl_party_upload_bytes{party="shop"} 68250' in metrics
     for line in metrics.splitlines():
         name, value = line.rsplit(" ", 1)
         assert name.startswith("xvfl_")

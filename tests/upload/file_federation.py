@@ -16,9 +16,9 @@ from xvfl.config import UploadTerms
 from xvfl.federation.upload.manifest import Chunk, UploadManifest, chunk_digest
 from xvfl.matching.alignment import CoordinatorAlignment, TableFingerprint
 from xvfl.matching.coordinator_session import CoordinatorMatch
-from xvfl.primitives.changed_rows import NEW
 from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.uploads.changed_rows import NEW
 from xvfl.service.uploads.file_exchange import KEY, UPLOAD
 from xvfl.wire.tls import Tls
 

@@ -20,8 +20,8 @@ from xvfl.federation.upload.manifest import Chunk, UploadManifest, chunk_digest
 from xvfl.matching import load_party_alignment
 from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.changed_rows import NEW, NO_ROWS, REPLACED, WITHDRAWN, compare_rows
 from xvfl.service.head_store import HeadStore
+from xvfl.service.uploads.changed_rows import NEW, NO_ROWS, REPLACED, WITHDRAWN, compare_rows
 from xvfl.service.uploads.file_exchange import export_held_out, export_upload, import_upload
 from xvfl.service.uploads.party_encoder import allow_new_rows, upload_record
 from xvfl.service.uploads.party_withdrawal import withdraw_rows

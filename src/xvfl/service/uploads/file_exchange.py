@@ -30,9 +30,9 @@ from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
 from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.changed_rows import is_sent
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.uploads.changed_rows import is_sent
 from xvfl.service.uploads.receive import read_manifest, upload_event
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.service.uploads.upload_run import load_labeled_rows

@@ -35,11 +35,11 @@ from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import CHECKPOINT, RunDir
-from xvfl.model.upload_record import LEARNED, UploadRecord
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.service.uploads.upload_record import LEARNED, UploadRecord
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.system.report import Report, no_report
 from xvfl.training.loop import Record

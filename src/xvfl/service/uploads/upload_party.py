@@ -22,12 +22,12 @@ from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
 from xvfl.federation.upload.views import compute_views
 from xvfl.matching.normalize import normalize_ids
-from xvfl.primitives.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
 from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
+from xvfl.service.uploads.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
 from xvfl.service.uploads.party_encoder import (
     PartyEncoder,
     check_epsilon,

@@ -28,7 +28,7 @@ from xvfl.errors import RunError, WireError
 from xvfl.federation.message_checks import check_tensor
 from xvfl.federation.upload.manifest import UploadManifest, chunk_digest, parse_manifest
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
+from xvfl.service.uploads.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
 from xvfl.service.uploads.withdrawn import Withdrawn
 
 MANIFEST, VIEWS, STATUS, CHUNKS = "upload.json", "views.f16", "status.u8", "chunks.json"

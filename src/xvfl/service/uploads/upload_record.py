@@ -17,7 +17,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.federation.upload.private_worker import ROWS_AT_ONCE, row_bytes
 from xvfl.model.run_dir import RunDir
-from xvfl.primitives.changed_rows import NO_ROWS, Digests, RowRecord, compare_rows, digest_rows
+from xvfl.service.uploads.changed_rows import NO_ROWS, Digests, RowRecord, compare_rows, digest_rows
 
 UPLOAD, STORED, LEARNED = "upload.json", "stored.json", "learned.safetensors"
 
