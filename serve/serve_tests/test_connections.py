@@ -6,11 +6,9 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,9 +123,32 @@ class Client:
         assert self._server is not None
         return self._server._server._connections.all()
 
+    def check_times(self) -> None:
+        """Let the server close connections that have exceeded their time, as once a second."""
+        assert self._server is not None
+        check, loop = self._server._server.on_tick(0), self.held()[0].loop
+        asyncio.run_coroutine_threadsafe(check, loop).result(60)
+
     def answered(self) -> bool:
         """Return whether an honest request is answered."""
         return self.open(GET).recv(100).startswith(b"HTTP/1.1 200")
+
+
+class Clock:
+    """A clock of the server that stands still until a test sets it."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Replace the clock by which the server closes connections."""
+    replaced = Clock()
+    monkeypatch.setattr("xvfl_serve.http.server.time", replaced)
+    return replaced
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -142,9 +163,10 @@ def is_closed(connection: socket.socket) -> bool:
 
 @contextmanager
 def serving(app: App, limits: Limits, tls: ssl.SSLContext | None = None) -> Iterator[Client]:
-    """Serve an application in a thread."""
-    threads = threading.active_count()
-    server = HttpServer(app, listen("127.0.0.1", 0), limits, tls).start("test")
+    """Serve an application in a thread, with kernel buffers that hold little of an answer."""
+    threads, listener = threading.active_count(), listen("127.0.0.1", 0)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)
+    server = HttpServer(app, listener, limits, tls).start("test")
     with ExitStack() as stack:
         yield Client(server.port, stack, server)
         app.go.set()
@@ -177,54 +199,54 @@ def test_requests_being_answered_are_not_closed() -> None:
             assert each.recv(100).startswith(b"HTTP/1.1 200")
 
 
+IN_TIME = Limits(10, 10, idle_seconds=600)
+"""The time limits of a port, but for uvicorn's own one."""
+
+
 @pytest.mark.parametrize("data", [b"", HALF, GET])
-def test_headers_must_be_complete_in_time(data: bytes) -> None:
-    with serving(App(), Limits(10, 10, header_seconds=0.5, idle_seconds=600)) as client:
+def test_headers_must_be_complete_in_time(data: bytes, clock: Clock) -> None:
+    with serving(App(), IN_TIME) as client:
         connection = client.open(data)
         if data == GET:
             # The second request of a connection has the same limit.
             assert connection.recv(100)
             connection.sendall(HALF)
-        try:
-            while True:
-                connection.sendall(b"a")
-                time.sleep(0.1)
-        except ConnectionError:
-            pass
+        wait_until(lambda: client.held() and not client.held()[0].busy)
+        (held,) = client.held()
+        for clock.now in (4.0, 8.0):
+            connection.sendall(b"a")
+            assert client.answered()
+            client.check_times()
+            assert held in client.held()
+        clock.now = 11.0
+        assert is_closed(connection)
         assert client.answered()
 
 
-def test_answers_must_be_read_in_time() -> None:
-    limits = Limits(10, 10, header_seconds=0.2, idle_seconds=1, answer_seconds=0.5)
-    with serving(App(bytes(2**26)), limits) as client:
-        connection = client.open(GET)
-        time.sleep(3)
-        assert is_closed(connection)
+def test_answers_must_be_read_in_time(clock: Clock) -> None:
+    with serving(App(bytes(2**24)), IN_TIME) as client:
+        client.open(GET)
+        assert_closed_in_time(client, clock)
 
 
-def test_a_slow_reader_has_more_time_than_headers() -> None:
-    size = 2**23
-    limits = Limits(10, 10, header_seconds=0.1, idle_seconds=600, answer_seconds=600)
-    with serving(App(bytes(size)), limits) as client:
-        connection, received = client.open(GET), 0
-        time.sleep(2.5)
-        while received < size:
-            part = connection.recv(2**20)
-            assert part
-            received += len(part)
+def assert_closed_in_time(client: Client, clock: Clock) -> None:
+    """Wait until answers are unread, then let time pass until the server closes the connection."""
+    wait_until(lambda: client.held() and client.held()[0].unread)
+    while client.held():
+        clock.now += IN_TIME.answer_seconds + 1
+        client.check_times()
 
 
 PIPELINED = GET.replace(b"/ ", b"/later ") * 20
 """Requests whose answers nobody reads."""
 
 
-def test_pipelined_answers_must_be_read_in_time() -> None:
-    app, limits = App(bytes(2**24)), Limits(10, 10, 600.0, 600, answer_seconds=0.5)
+def test_pipelined_answers_must_be_read_in_time(clock: Clock) -> None:
+    app = App(bytes(2**24))
     app.go.set()
-    with serving(app, limits) as client:
+    with serving(app, IN_TIME) as client:
         client.open(PIPELINED)
-        wait_until(lambda: app.started)
-        wait_until(lambda: not client.held())
+        assert_closed_in_time(client, clock)
 
 
 def test_connections_that_do_not_read_give_way() -> None:
@@ -241,24 +263,22 @@ def test_connections_that_do_not_read_give_way() -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_client_that_reads_slowly_gets_its_answer(
-    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: bool, tmp_path: Path, clock: Clock
 ) -> None:
-    now = SimpleNamespace(monotonic=lambda: clock[0])
-    clock, size, tls = [0.0], 2**26, None
-    monkeypatch.setattr("xvfl_serve.http.server.time", now)
+    size, tls = 2**24, None
     create_authority(tmp_path).issue("coordinator", hosts=("localhost",))
     if secure:
         tls = server_tls(tmp_path / "coordinator.crt", tmp_path / "coordinator.key")
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-    with serving(App(bytes(size)), Limits(10, 10, idle_seconds=600), tls) as client:
+    with serving(App(bytes(size)), IN_TIME, tls) as client:
         plain = client.open()
         connection = context.wrap_socket(plain, server_hostname="localhost") if secure else plain
         connection.sendall(GET)
         wait_until(lambda: client.held() and client.held()[0].unread)
         (held,), received = client.held(), 0
-        for _ in range(4):
-            clock[0] += 50.0
-            while held.since < clock[0]:
+        for clock.now in (50.0, 100.0, 150.0, 200.0):
+            client.check_times()
+            while held.since < clock.now:
                 part = connection.recv(2**18)
                 assert part
                 received += len(part)
