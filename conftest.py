@@ -1,16 +1,18 @@
-"""Settings of all tests: one thread per process, and repeatable property tests."""
+"""Settings of all tests: one thread per process, and repeatable property tests.
+
+The main process of pytest-xdist runs no test, but reads this file and those of this name in `tests`
+and `serve_tests` before it starts the others; therefore they import torch in fixtures alone.
+"""
 
 import os
 from collections.abc import Iterator
 
 import pytest
-import torch
 from hypothesis import settings
 
 from tests.cpu_time import CpuTime
 
-os.environ["OMP_NUM_THREADS"] = "1"  # Of processes that tests start.
-torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # Of torch here, and of processes that tests start.
 settings.register_profile("repeatable", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("repeatable")
 

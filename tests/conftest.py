@@ -4,17 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-
-from tests.problems import split_digits
-from tests.wire.transport_helpers import issue_certificates
-from xvfl.primitives.layout import any_image
-from xvfl.training.threads import limit_threads
 
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Issue certificates for a coordinator and up to eight parties; return their folder."""
+    from tests.wire.transport_helpers import issue_certificates
+
     folder = tmp_path_factory.mktemp("certs") / "ca"
     return issue_certificates(folder, [f"p{i}" for i in range(8)])
 
@@ -22,6 +18,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def limited_threads() -> Iterator[None]:
     """Limit torch's threads as training does."""
+    import torch
+
+    from tests.problems import split_digits
+    from xvfl.primitives.layout import any_image
+    from xvfl.training.threads import limit_threads
+
     layouts = {name: table.layout for name, table in split_digits(2)[0].items()}
     with limit_threads(any_image(layouts), torch.device("cpu")), torch.random.fork_rng(devices=[]):
         yield

@@ -3,12 +3,15 @@
 import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits
 
+from tests.small_tables import make_tables
+from xvfl import XVFLClassifier
 from xvfl.config import (
     NO_PROTECTION,
     LossConfig,
@@ -24,6 +27,7 @@ from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning
 from xvfl.methods import method_spec
+from xvfl.model.export.bundle_export import build_bundle
 from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset
 from xvfl.model.model import Model
 
@@ -131,3 +135,15 @@ def train(
         options = resolve_for_dataset(dataset, net, loss, train, privacy)
         result = fit(dataset, TrainingPlan(options))
     return Trained(result.model, sources)
+
+
+def write_bundles(folder: Path) -> None:
+    """Train two small models and write bundles of them: of the bank, of both parties, of images."""
+    bank, shop, y = make_tables(300)
+    for seed, name in enumerate(("bank", "other")):
+        model = XVFLClassifier(epochs=2, embedding_dim=8, hidden_dim=32, random_state=seed)
+        model.fit({"bank": bank, "shop": shop}, y)
+        (folder / f"{name}.xvfl").write_bytes(build_bundle(model.model_, "bank"))
+    (folder / "both.xvfl").write_bytes(build_bundle(model.model_))
+    images = train(NetConfig(16, 32, 2, 8), images=True, epochs=1, rows=200)
+    (folder / "images.xvfl").write_bytes(build_bundle(images.model, "left"))

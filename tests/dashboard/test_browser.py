@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import SOURCES
-from tests.service.predicting_federation import Predicting, train_federation
+from tests.service.predicting_federation import Predicting, copy_trained
 from tests.service.test_service import COORDINATOR, SHOP, start, wait_for, write
 from tests.small_tables import CONFIG, write_run_inputs
 from xvfl.model.dashboard.dashboard_server import DashboardServer
@@ -88,9 +88,7 @@ def dashboard(finished_runs: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def predicting_federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predicting]:
     """A coordinator that predicts with one of its three parties."""
-    folder = tmp_path_factory.mktemp("predicting")
-    train_federation(folder)
-    with Predicting(folder).start("bank") as federation:
+    with Predicting(copy_trained(tmp_path_factory)).start("bank") as federation:
         yield federation
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.make_once import make_once
-from tests.service.predicting_federation import train_federation
+from tests.service.predicting_federation import copy_trained
 from tests.small_tables import make_tables
 from xvfl import XVFLClassifier
 from xvfl.model.export.bundle_export import build_bundle
@@ -25,9 +25,7 @@ def bank_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_once(tmp_path_factory, "bundle", write) / "bank.xvfl"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where a federation of three parties was trained; copy it before use."""
-    return make_once(
-        tmp_path_factory, "trained", lambda folder: train_federation(folder, n_new=N_NEW)
-    )
+    """A folder where a federation of three parties was trained."""
+    return copy_trained(tmp_path_factory, n_new=N_NEW)

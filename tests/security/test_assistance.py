@@ -5,7 +5,6 @@ peers are processes of their own.
 """
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -67,9 +66,8 @@ class Bank:
 
 
 @pytest.fixture(scope="module")
-def bank(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
-    folder = tmp_path_factory.mktemp("assistance") / "federation"
-    shutil.copytree(trained, folder)
+def bank(trained: Path) -> Iterator[Bank]:
+    folder = trained
     with Predicting(folder).start("shop", "clinic") as federation:
         write_party(folder, "bank", federation.listen)
         config = load_party_config(folder / "bank.toml")

@@ -1,7 +1,6 @@
 """A coordinator without parties does not answer as if the rows were unknown."""
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +16,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def restarted(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predicting]:
+def restarted(trained: Path) -> Iterator[Predicting]:
     """A coordinator that has matched ids with its parties, just after a restart."""
-    folder = tmp_path_factory.mktemp("honest") / "federation"
-    shutil.copytree(trained, folder)
-    with Predicting(folder).start("bank", "shop") as federation:
+    with Predicting(trained).start("bank", "shop") as federation:
         for name in ("bank", "shop", "coordinator"):
             federation.signal(name, SIGKILL)
             federation.running[name].wait(60)
     # Its port is another one, so no party finds it before it is started again.
-    with Predicting(folder).start() as federation:
+    with Predicting(trained).start() as federation:
         yield federation
 
 

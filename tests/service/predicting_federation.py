@@ -1,6 +1,8 @@
 """A federation of three parties that was trained here and predicts as processes over TLS."""
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from tests.make_once import make_once
 from tests.processes import SOURCES, free_port
 from xvfl.certs import create_authority
 from xvfl.config import LossConfig, NetConfig, TaskKind, build
@@ -37,7 +42,8 @@ from xvfl.wire.in_process import InProcessTransport
 PARTIES = ("bank", "shop", "clinic")
 WAIT_S = 300.0
 N_TRAIN, N_NEW = 400, 160
-DEADLINE_S = 2.0
+DEADLINE_S = 20.0
+"""Also enough on a busy machine."""
 COORDINATOR = """\
 listen = "127.0.0.1:0"
 parties = ["bank", "shop", "clinic"]
@@ -85,7 +91,7 @@ skip_rank = 16
 [prediction]
 table = "{name}-new.csv"
 address = "127.0.0.1:{address}"
-deadline = 2.0
+deadline = 20.0
 [prediction.limits]
 max_per_row = {max_per_row}
 """
@@ -147,6 +153,20 @@ def train_federation(
     service.connect(transports)
     outcome = service.run(Event())
     assert outcome.evaluation is not None
+
+
+def copy_trained(
+    factory: pytest.TempPathFactory, folder: Path | None = None, n_new: int = N_NEW
+) -> Path:
+    """Copy a federation that is trained once for all test processes; its port is another one."""
+    train = partial(train_federation, n_new=n_new)
+    trained = make_once(factory, f"trained{n_new}", train)
+    folder = folder or factory.mktemp("federation")
+    shutil.copytree(trained, folder, dirs_exist_ok=True)
+    config = folder / "coordinator.toml"
+    address = f'\naddress = "127.0.0.1:{free_port()}"'
+    config.write_text(re.sub(r"\naddress = .*", address, config.read_text()))
+    return folder
 
 
 def write_party(folder: Path, name: str, port: int, max_per_row: int = 100_000) -> None:

@@ -20,7 +20,6 @@ import grpc
 import numpy as np
 
 from tests.service.predicting_federation import (
-    DEADLINE_S,
     PARTIES,
     Predicting,
     by_reachable_parties,
@@ -31,6 +30,7 @@ from tests.service.predicting_federation import (
 PAYLOAD_BYTES = 2 * 32 * 4
 """Two views of one row of the embeddings in `predicting_federation`."""
 PATH = "/raw/Echo"
+DEADLINE_S = 2.0
 
 
 def raw_round_trips(certs: Path, count: int = 300) -> np.ndarray:
@@ -69,7 +69,7 @@ def line(name: str, seconds: np.ndarray) -> str:
 def main(requests: int = 1000, threads: int = 4) -> None:
     """Train, predict, print."""
     folder = Path(tempfile.mkdtemp(prefix="xvfl-prediction-"))
-    train_federation(folder)
+    train_federation(folder, DEADLINE_S)
     held = held_by(folder, "bank")
     ids = [held[i % len(held)] for i in range(requests)]
     with Predicting(folder).start(*PARTIES) as federation:

@@ -18,6 +18,7 @@ from tests.service.predicting_federation import (
     PARTIES,
     Predicting,
     by_reachable_parties,
+    copy_trained,
     fused_model,
     held_by,
     new_tables,
@@ -30,9 +31,7 @@ from xvfl.service.log import read_log
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder where a federation of three parties was trained."""
-    folder = tmp_path_factory.mktemp("predicting")
-    train_federation(folder)
-    return folder
+    return copy_trained(tmp_path_factory)
 
 
 @pytest.mark.slow
@@ -132,8 +131,8 @@ def _check_errors(federation: Predicting, held: list[str]) -> None:
         ({"ids": [7]}, 422, "ids", "expected texts, got int"),
         ({"ids": ["x"] * 2000}, 413, "ids", "at most 1000"),
         ({"ids": held[:1], "mode": "local"}, 422, "mode", "in mode 'collaborative'"),
-        ({"ids": held[:1], "deadline": 60}, 422, "deadline", "to 2 seconds"),
-        ({"ids": held[:1], "deadline": True}, 422, "deadline", "to 2 seconds"),
+        ({"ids": held[:1], "deadline": 60}, 422, "deadline", "to 20 seconds"),
+        ({"ids": held[:1], "deadline": True}, 422, "deadline", "to 20 seconds"),
         ({"ids": held[:1], "unknown": "x"}, 422, "unknown", "valid: error, prior"),
         ({"id": held[0]}, 422, "id", "did you mean 'ids'?"),
     ):

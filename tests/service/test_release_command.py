@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from serve_tests.server import serving, wait_until
-from tests.command_line import rejected_with, run_xvfl
+from tests.command_line import CommandResult, rejected_with, run_xvfl
 from tests.processes import free_port
 from tests.service.test_service import COORDINATOR, SHOP, start, write
 from xvfl.cli.output import FINISHED_WITHOUT
@@ -50,11 +49,9 @@ class Machines:
         assert party.returncode == 0, party_out + party_err
         return out
 
-    def release(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def release(self, *arguments: str) -> CommandResult:
         """Sign at the coordinator, without waiting for the party."""
-        process = start(self.main, "release", "coordinator.toml", *arguments, "--wait", "0")
-        out, err = process.communicate(timeout=600)
-        return subprocess.CompletedProcess([], process.returncode, out, err)
+        return run_xvfl("release", self.main / "coordinator.toml", *arguments, "--wait", "0")
 
     @property
     def file(self) -> Path:
@@ -85,9 +82,9 @@ def test_release_revoke_and_replace(tmp_path: Path) -> None:
 
     # The party is away: the release waits for it.
     done = machines.release("--to", "shop", "--to", "bank")
-    assert done.returncode == FINISHED_WITHOUT, done.stderr
-    assert "bank: release" in done.stdout and "shop.release" in done.stdout
-    assert done.stderr.splitlines()[-1].startswith("not delivered yet: shop; run this command")
+    assert done.code == FINISHED_WITHOUT, done.err
+    assert "bank: release" in done.out and "shop.release" in done.out
+    assert done.err.splitlines()[-1].startswith("not delivered yet: shop; run this command")
     bank = (machines.main / "main/bank", "--input", f"bank={machines.main / 'bank.csv'}")
     assert run_xvfl("predict", *bank, "--output", tmp_path / "bank.csv").code == 0
     first = tmp_path / "first.release"
@@ -117,7 +114,7 @@ def test_release_revoke_and_replace(tmp_path: Path) -> None:
     with serving(bundle, "--release", str(state)) as server:
         assert server.predict({"spent": 1.0}).status == 200
         done = machines.release("--to", "shop", "--revoke", "--reason", "wrong labels")
-        assert done.returncode == FINISHED_WITHOUT and "shop: revocation" in done.stdout
+        assert done.code == FINISHED_WITHOUT and "shop: revocation" in done.out
         done = run_xvfl("install", shop, machines.file)
         assert done.code == 0 and "the model is deleted" in done.out
         wait_until(lambda: server.ask("GET", "/v2/health/ready").status == 503)
@@ -127,7 +124,7 @@ def test_release_revoke_and_replace(tmp_path: Path) -> None:
     assert "wrong labels" in rejected_with("export", shop, "--out", tmp_path / "none.xvfl")
     assert "(wrong labels)" in rejected_with("serve", bundle, "--release", state)
     assert "which was revoked" in rejected_with("install", shop, first)
-    assert "is revoked already" in machines.release("--to", "shop", "--revoke").stderr
+    assert "is revoked already" in machines.release("--to", "shop", "--revoke").err
 
     # A new release replaces it, as a file; the old bundle stays rejected.
     machines.release("--to", "shop")

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import run_xvfl
-from tests.service.predicting_federation import Predicting, held_by, train_federation
+from tests.service.predicting_federation import Predicting, copy_trained, held_by
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_coordinator_that_predicts_delivers_releases(tmp_path: Path) -> None:
-    train_federation(tmp_path)
+def test_a_coordinator_that_predicts_delivers_releases(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copy_trained(tmp_path_factory, tmp_path)
     held = held_by(tmp_path, "bank", "shop")
     with Predicting(tmp_path).start("bank", "shop") as federation:
         config = (tmp_path / "coordinator.toml").read_text()

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.command_line import run_xvfl
-from tests.service.predicting_federation import Predicting, train_federation, write_party
+from tests.service.predicting_federation import Predicting, copy_trained, write_party
 from xvfl.matching import load_coordinator_alignment, load_party_alignment
 from xvfl.model.run_dir import RunDir
 from xvfl.service.head_store import HeadStore
@@ -15,8 +15,10 @@ from xvfl.service.uploads.upload_store import find_upload
 pytestmark = pytest.mark.slow
 
 
-def test_rows_are_withdrawn_from_a_coordinator_that_predicts(tmp_path: Path) -> None:
-    train_federation(tmp_path)
+def test_rows_are_withdrawn_from_a_coordinator_that_predicts(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copy_trained(tmp_path_factory, tmp_path)
     main, ids = RunDir(tmp_path / "main"), pd.read_csv(tmp_path / "bank.csv")["customer"].tolist()
     session = load_coordinator_alignment(main / "alignment.json").matches["bank"].session.hex()
     store = find_upload(main, "bank", session)

@@ -5,7 +5,9 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD, Adam, AdamW
 
+from tests.processes import run_python
 from xvfl.config import TrainConfig
 from xvfl.training.optimizer import (
     OptimizedNet,
@@ -22,9 +24,10 @@ def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
     torch.manual_seed(0)
     net, config = nn.Linear(3, 2), TrainConfig(optimizer=kind)  # type: ignore[arg-type]
     twin = copy.deepcopy(net)
-    ours, theirs = (
-        build_optimizer(trainable_parameters(net), config),
-        build_optimizer(trainable_parameters(twin), config),
+    ours = build_optimizer(trainable_parameters(net), config)
+    more = {"momentum": config.momentum} if kind == "sgd" else {"fused": True}
+    theirs = {"adam": Adam, "adamw": AdamW, "sgd": SGD}[kind](
+        twin.parameters(), config.learning_rate, weight_decay=config.weight_decay, **more
     )
     for at in range(4):
         for each in (net, twin):
@@ -92,3 +95,23 @@ def test_what_is_restored_lies_in_memory_as_the_weights_do() -> None:
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
     weight = again.weights[0]
     assert again.optimizer.state[weight]["exp_avg"].stride() == weight.stride()
+
+
+IMPORTS = """
+import sys, torch
+from xvfl.config import TrainConfig
+from xvfl.training.optimizer import OptimizedNet, WeightUpdate
+made = OptimizedNet(torch.nn.Linear(2, 1), TrainConfig())
+for _ in range(2):
+    made.net(torch.ones(3, 2)).sum().backward()
+    made.update(WeightUpdate("step", 0.1))
+made.load_state_tensors("net", made.state_tensors("net"))
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_training_does_not_import_the_compiler() -> None:
+    """It takes as long as importing torch itself, in every process that trains."""
+    done = run_python("-c", IMPORTS)
+    assert done.returncode == 0, done.stderr

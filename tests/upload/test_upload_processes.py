@@ -1,6 +1,7 @@
 """A federation by uploads as real processes over TLS: killed, stopped, retrained, rolled back."""
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import torch
 from rich.console import Console
 
 from tests.command_line import run_xvfl
-from tests.processes import ROOT
+from tests.processes import SOURCES, free_port
 from xvfl.cli.demo_federated import PARTIES, Processes, write_files
 from xvfl.config import EncoderConfig, TrainConfig
 from xvfl.model.run_dir import MODEL, RunDir
@@ -22,6 +23,7 @@ from xvfl.service.log import read_log
 pytestmark = pytest.mark.slow
 TRAIN = TrainConfig(epochs=4, batch_size=64, patience=0, device="cpu")
 ENCODER = EncoderConfig(epochs=3)
+N_ROWS, N_LATE = 600, 40
 DYING = """
 import os, runpy, signal, sys
 from xvfl.service.log import EventLog
@@ -41,12 +43,54 @@ runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
 """`xvfl` with a process that kills itself (SIGKILL) after an event of its log."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _sources() -> Iterator[None]:
+    """Let processes import the sources."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", SOURCES)
+        yield
+
+
+def make_processes(folder: Path) -> Processes:
+    return Processes(folder, Console(quiet=True), TRAIN, ENCODER)
+
+
+def write_fewer_rows(folder: Path) -> None:
+    """Write the files of the federated demo, with a part of its rows."""
+    write_files(folder)
+    kept = pd.read_csv(folder / "labels.csv", index_col="id").index[:N_ROWS]
+    for name in ("labels", *PARTIES):
+        table = pd.read_csv(folder / f"{name}.csv", index_col="id")
+        table[table.index.isin(kept)].to_csv(folder / f"{name}.csv")
+
+
 @pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    """Return the processes of the federated demo, which are not started yet."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src") + ":" + str(ROOT / "serve"))
-    write_files(tmp_path)
-    with Processes(tmp_path, Console(quiet=True), TRAIN, ENCODER) as made:
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Return the processes of a federation, which are not started yet."""
+    write_fewer_rows(tmp_path)
+    with make_processes(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a federation; its party `right` has no late rows yet. Return its folder."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_fewer_rows(folder)
+    table = pd.read_csv(folder / "right.csv", index_col="id")
+    table.to_csv(folder / "right-late.csv")
+    table[:-N_LATE].to_csv(folder / "right.csv")
+    with make_processes(folder) as made:
+        made.start()
+        made.event("finished")
+    return folder
+
+
+@pytest.fixture
+def stopped(finished: Path, tmp_path: Path) -> Iterator[Processes]:
+    """Return the processes of a copy of the trained federation, which do not run."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    with make_processes(tmp_path) as made:
         yield made
 
 
@@ -109,32 +153,21 @@ def test_a_killed_coordinator_ends_with_the_same_weights(processes: Processes) -
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_a_head_is_trained_again_without_parties_and_taken_back(processes: Processes) -> None:
-    processes.start()
-    processes.event("finished")
-    for name in PARTIES:
-        processes.kill(name)
-    processes.kill("coordinator")
-    config = processes.out / "coordinator.toml"
+def test_a_head_is_trained_again_without_parties_and_taken_back(stopped: Processes) -> None:
+    config = stopped.out / "coordinator.toml"
     config.write_text(config.read_text().replace("[tls]", "[timeouts]\noutcome = 0.1\n[tls]", 1))
     said = run_xvfl("coordinator", config, "--quiet", "--retrain")
     assert said.code == 0, said.err
-    heads = HeadStore(RunDir(processes.out / "coordinator"))
+    heads = HeadStore(RunDir(stopped.out / "coordinator"))
     assert heads.current.path.name == "2"
     said = run_xvfl("rollback", config)
     assert said.code == 0 and "head 1 is the current one" in said.out
     assert heads.current.path.name == "1"
 
 
-def test_new_and_changed_rows_are_uploaded_as_a_part(processes: Processes) -> None:
-    out = processes.out
-    table, late = pd.read_csv(out / "right.csv", index_col="id"), 40
-    table[:-late].to_csv(out / "right.csv")
-    processes.start()
-    address = processes.event("listening")["address"]
-    processes.event("finished")
-    for name in (*PARTIES, "coordinator"):
-        processes.kill(name)
+def test_new_and_changed_rows_are_uploaded_as_a_part(stopped: Processes) -> None:
+    out = stopped.out
+    table = pd.read_csv(out / "right-late.csv", index_col="id")
     changed = table.index[:3]
     table.loc[changed] = 16 - table.loc[changed].fillna(0)
     table.to_csv(out / "right.csv")
@@ -145,16 +178,18 @@ def test_new_and_changed_rows_are_uploaded_as_a_part(processes: Processes) -> No
     (out / "coordinator/alignment.json").write_text(json.dumps(alignment))
     said = run_xvfl("upload", "new-rows", out / "right.toml")
     assert said.code == 0 and "version 1.1 is allowed" in said.out, said.err
-    config = out / "coordinator.toml"
-    config.write_text(config.read_text().replace("127.0.0.1:0", address))
+    config, port = out / "coordinator.toml", free_port()
+    config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
     (out / "coordinator/log.jsonl").unlink()
     for name in PARTIES:
-        processes.launch(name)
+        path = out / f"{name}.toml"
+        path.write_text(re.sub(r"localhost:\d+", f"localhost:{port}", path.read_text()))
+        stopped.launch(name)
     said = run_xvfl("coordinator", config, "--quiet", "--retrain")
     assert said.code == 0, said.err
     (received,) = (e for e in read_log(out / "coordinator") if e["event"] == "upload_received")
     assert (received["party"], received["version"], received["part"]) == ("right", 1, 1)
-    assert received["replaced"] == 3 and 0 < received["appended"] <= late
+    assert received["replaced"] == 3 and 0 < received["appended"] <= N_LATE
     assert (
         HeadStore(RunDir(out / "coordinator")).current.manifest()["encoders"]["right"]["digest"]
         == received["digest"]

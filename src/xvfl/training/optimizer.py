@@ -4,13 +4,14 @@ Every party has its own net, the coordinator has the heads. The training loop ne
 weights: it sends the same `WeightUpdate` to all of them, in this process or over the network.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, Optimizer
 from torch.optim.adam import adam
 
 from xvfl.config import TrainConfig
@@ -33,6 +34,22 @@ class WeightUpdate:
     kind: UpdateKind
     rate: float | Tensor = 0.0
     """The learning rate, for updates that step."""
+
+
+class QuickAdam(Adam):
+    """Adam that does not import torch's compiler, which takes as long as importing torch itself.
+
+    torch imports it in these methods to exclude them from compilation; nothing is compiled here.
+    """
+
+    add_param_group = inspect.unwrap(Adam.add_param_group)
+    state_dict = inspect.unwrap(Adam.state_dict)
+    load_state_dict = inspect.unwrap(Adam.load_state_dict)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update the weights."""
+        return inspect.unwrap(Adam.step)(self, closure)
 
 
 class OptimizedNet:
@@ -170,9 +187,14 @@ def build_optimizer(weights: Sequence[nn.Parameter], config: TrainConfig) -> Opt
         return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)
     if config.optimizer == "page":
         return Page(weights, rate, weight_decay=decay)
-    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
-    capturable = any(weight.is_cuda for weight in weights)
-    return kind(weights, rate, weight_decay=decay, fused=True, capturable=capturable)
+    return QuickAdam(
+        weights,
+        rate,
+        weight_decay=decay,
+        fused=True,
+        capturable=any(weight.is_cuda for weight in weights),
+        decoupled_weight_decay=config.optimizer == "adamw",
+    )
 
 
 def strip_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
