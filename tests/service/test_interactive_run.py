@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.upload.local_federation import PARTIES, tables
-from xvfl.config import NetConfig, PrivacyConfig, TableOptions, TrainConfig
+from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.split import Counters
@@ -23,6 +23,7 @@ from xvfl.service.config import (
     CoordinatorConfig,
     CoordinatorLabels,
     MatchingConfig,
+    PartyProcessConfig,
     TimeoutConfig,
 )
 from xvfl.service.coordinator_run import CoordinatorRun
@@ -36,6 +37,7 @@ from xvfl.wire.tls import Tls
 pytestmark = pytest.mark.usefixtures("limited_threads")
 Match = Callable[[Message], bool]
 EPOCHS, INTERVAL = 3, 4
+TLS = Tls("ca", "certificate", "key")
 
 
 class FullDisk:
@@ -96,13 +98,9 @@ class Federation:
 
     def party(self, name: str) -> PartyService:
         folder = RunDir(self.folder / name).create()
-        key = self.folder / "main" / "release.pub"
-        return PartyService(
-            PartyInputs(
-                name, self.tables[name], TableOptions(), folder, MatchingConfig(), release_key=key
-            ),
-            self.log.append,
-        )
+        key = str(self.folder / "main" / "release.pub")
+        config = PartyProcessConfig("localhost:1", f"{name}.csv", TLS, release_key=key)
+        return PartyService(PartyInputs(name, config, self.tables[name], folder), self.log.append)
 
     def run(self, stop: Event | None = None, **options: Any) -> RunOutcome:
         given = {
@@ -117,7 +115,7 @@ class Federation:
         config = CoordinatorConfig(
             "localhost:1",
             PARTIES,
-            Tls("ca", "certificate", "key"),
+            TLS,
             CoordinatorLabels("labels.csv", "id", "y"),
             state_dir=str(self.main.path),
             **given,

@@ -57,7 +57,7 @@ def excluded(federation: FileFederation, held_out: bool = True) -> list[str]:
     if held_out:
         export_held_out(federation.service(), "bank", signed)
     given = signed if held_out else None
-    n_ids = export_excluded(federation.party("bank"), inputs_of(federation), given, out)
+    n_ids = export_excluded(inputs_of(federation), given, out)
     name, ids = read_excluded(out)
     assert name == "bank" and len(ids) == n_ids
     return ids
@@ -118,7 +118,7 @@ def test_an_encoder_of_other_rows_columns_or_settings_is_rejected(
     path = train(federation, ids, source=table.rename(columns={"x0": "other"}))
     with pytest.raises(RunError, match="it has the columns"):
         install_encoder(inputs, path)
-    path = train(federation, ids, encoder=replace(ENCODER, epochs=1))
+    path = train(federation, ids, config=replace(inputs.config, encoder=replace(ENCODER, epochs=1)))
     with pytest.raises(RunError, match="'epochs': 2.*'epochs': 1"):
         install_encoder(inputs, path)
     path = train(federation, ids)

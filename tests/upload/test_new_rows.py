@@ -163,8 +163,7 @@ def test_parts_by_file(federation: GrowingFederation) -> None:
     def exchange(name: str, number: int) -> Path:
         held_out, out = federation.folder / "list", federation.folder / f"{name}-{number}"
         export_held_out(federation.service(), name, held_out)
-        party = federation.party(name), federation.services[name]
-        assert export_upload(*party, held_out, out, Event()) is not None
+        assert export_upload(federation.services[name], held_out, out, Event()) is not None
         return out
 
     files = [exchange("shop", 0)]

@@ -23,8 +23,9 @@ from xvfl.matching import (
     load_party_alignment,
 )
 from xvfl.model.workflow import ENCODER
-from xvfl.service.config import MatchingConfig
+from xvfl.service.config import ALIGNMENT, MatchingConfig
 from xvfl.service.log import MATCHED, MATCHING_STARTED, LogFunction
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.system.files import append_jsonl, read_jsonl
 from xvfl.wire.messages import Hello, Match, Matched
 
@@ -170,6 +171,18 @@ class MatchedTable:
                 "labeled_ids": match.labeled_ids,
             }
         )
+
+
+def load_matched_table(
+    inputs: PartyInputs,
+    log: LogFunction = lambda event: None,
+    on_match: Callable[[], None] = lambda: None,
+) -> MatchedTable:
+    """Load a party's alignment; reject a table that has changed since its ids were matched."""
+    path = inputs.folder / ALIGNMENT
+    table = MatchedTable(inputs.source, path, inputs.config.matching, log, on_match)
+    table.check(f"party {inputs.name!r}")
+    return table
 
 
 def matching_endpoint(

@@ -79,7 +79,7 @@ def serve_party_predictions(
 
 def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
     """Load a party that uploads, or takes part in interactive training, as its inputs say."""
-    kind = UploadPartyService if inputs.training == "upload" else PartyService
+    kind = UploadPartyService if inputs.config.training == "upload" else PartyService
     return kind(inputs, log)
 
 

@@ -80,7 +80,7 @@ class AssistedPredictor:
     ) -> None:
         self._name, self._folder, self._source = inputs.name, inputs.folder, inputs.source
         self._handles, self._call, self._log = handles, call, log
-        rule = inputs.matching.rule
+        rule = inputs.config.matching.rule
         self._normalize = RULES[rule]
         texts = normalize_ids(source_ids(self._source), rule, "prediction.table")
         self._row, self.n_ids = {text: row for row, text in enumerate(texts)}, len(texts)

@@ -87,14 +87,12 @@ def read_held_out(config: PartyProcessConfig, party: str, path: Path) -> tuple[T
 
 
 def export_upload(
-    config: PartyProcessConfig, service: UploadPartyService, held_out: Path, out: Path, stop: Event
+    service: UploadPartyService, held_out: Path, out: Path, stop: Event
 ) -> UploadManifest | None:
     """Train the encoder if it is not trained yet, and write the upload; None if stopped.
 
     Parameters
     ----------
-    config
-        The party's configuration.
     service
         The party; its ids must be matched.
     held_out
@@ -104,7 +102,7 @@ def export_upload(
     stop
         Stops the training.
     """
-    match, endpoint = service.table.match, service.endpoint
+    match, endpoint, config = service.table.match, service.endpoint, service.inputs.config
     if match is None:
         raise RunError(
             "ids are not matched yet; run `xvfl align` first: it needs a connection, once"

@@ -22,9 +22,8 @@ from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
 from xvfl.federation.upload.views import compute_views
 from xvfl.matching.normalize import normalize_ids
-from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction, ProgressLog
-from xvfl.service.matched_table import MatchedTable
+from xvfl.service.matched_table import MatchedTable, load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.uploads.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
@@ -237,7 +236,7 @@ class UploadEndpoint(RequestEndpoint):
                 )
             gone = withdrawn.rows(session)
             learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
-            texts = normalize_ids(self._table.ids, self._inputs.matching.rule, "table")
+            texts = normalize_ids(self._table.ids, self._inputs.config.matching.rule, "table")
             ids, trained = self.record.digest_ids(texts), is_trained(self._folder, version)
             self.record.check_learned(ids[learned], ids[matched[held_out]], trained)
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
@@ -272,7 +271,7 @@ class UploadEndpoint(RequestEndpoint):
         if made is None:
             rows = record.compare(worker, ids, matched, gone, part)
             most, version = int(rows["releases"].max(initial=1)), self._encoder.version
-            check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits, most)
+            check_epsilon(inputs.folder, inputs.config.encoder, version, inputs.config.limits, most)
             record.save_rows(part, rows)
         elif made.session != self.hello.session:
             raise RunError(
@@ -282,7 +281,7 @@ class UploadEndpoint(RequestEndpoint):
         origin = torch.from_numpy(record.rows(part)["origin"])
         self._upload = Upload(self._encoder, worker, torch.from_numpy(matched), origin)
         if made is None:
-            made = self._upload.manifest(self.hello, inputs.terms, gone, last)
+            made = self._upload.manifest(self.hello, inputs.config.upload, gone, last)
             record.save(made)
         return made
 
@@ -329,14 +328,10 @@ class UploadPartyService:
     def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
         self.inputs = inputs
-        self._folder = PartyFolder(
-            inputs.name, inputs.folder, inputs.release_key, inputs.id_column, log
-        )
-        path = inputs.folder / ALIGNMENT
-        self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
-        self.table.check(f"party {inputs.name!r}")
+        self._folder = PartyFolder(inputs.name, inputs.config, inputs.folder, log)
+        self.table = load_matched_table(inputs, log, self._use_match)
         version = current_version(inputs.folder)
-        check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits)
+        check_epsilon(inputs.folder, inputs.config.encoder, version, inputs.config.limits)
         self._encoder = PartyEncoder(inputs, version, current_part(inputs.folder))
         replies: Replies = {Match: self.table.reply, Release: self._folder.reply}
         self.endpoint = UploadEndpoint(inputs, self.table, self._encoder, replies, log)
