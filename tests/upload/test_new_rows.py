@@ -53,8 +53,8 @@ class GrowingFederation(FileFederation):
         """Stop a party and start it again; wait for its upload if its ids are matched."""
         self.services[name].close()
         service = self.services[name] = self.start_party(name)
-        if service.endpoint._thread is not None:
-            service.endpoint._thread.join()
+        if service._thread is not None:
+            service._thread.join()
 
     def grow(self) -> None:
         """Append the late rows, change others, and match ids again."""
@@ -260,12 +260,11 @@ def test_every_release_of_a_row_counts_towards_epsilon(tmp_path: Path) -> None:
     federation.services["shop"].close()
 
     def start(limit: float):  # type: ignore[no-untyped-def]
-        limited = replace(
-            inputs, source=federation.tables["shop"], limits=RequestLimits(max_epsilon=limit)
-        )
+        config = replace(inputs.config, limits=RequestLimits(max_epsilon=limit))
+        limited = replace(inputs, source=federation.tables["shop"], config=config)
         service = type(federation.services["shop"])(limited, federation.log.append)
-        assert service.endpoint._thread is not None
-        service.endpoint._thread.join()
+        assert service._thread is not None
+        service._thread.join()
         return service
 
     refused = start(2.5)

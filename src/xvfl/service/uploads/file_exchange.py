@@ -102,7 +102,7 @@ def export_upload(
     stop
         Stops the training.
     """
-    match, endpoint, config = service.table.match, service.endpoint, service.inputs.config
+    match, config = service.table.match, service.inputs.config
     if match is None:
         raise RunError(
             "ids are not matched yet; run `xvfl align` first: it needs a connection, once"
@@ -114,16 +114,16 @@ def export_upload(
             "of this alignment, or match ids again with `xvfl align --again`"
         )
     try:
-        endpoint.set_held_out(handles)
+        service.set_held_out(handles)
         while not stop.is_set():
-            if endpoint.problem:
-                raise RunError(endpoint.problem)
-            if (manifest := endpoint.manifest) is not None:
-                chunks = (endpoint.chunk(manifest.version, i) for i in range(len(manifest.chunks)))
+            if service.problem:
+                raise RunError(service.problem)
+            if (manifest := service.manifest) is not None:
+                chunks = (service.chunk(manifest.version, i) for i in range(len(manifest.chunks)))
                 parts = (part.numpy().tobytes() for chunk in chunks for part in chunk)
                 content = {"manifest": manifest.to_json()}
                 write_sealed(out, config.tls, key, UPLOAD, content, parts)
-                endpoint.record.set_stored(manifest.digest)
+                service.record.set_stored(manifest.digest)
                 return manifest
             stop.wait(POLL_S)
     except WireError as error:

@@ -23,7 +23,7 @@ from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chun
 from xvfl.federation.upload.views import compute_views
 from xvfl.matching.normalize import normalize_ids
 from xvfl.service.log import LogFunction, ProgressLog
-from xvfl.service.matched_table import MatchedTable, load_matched_table
+from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.uploads.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
@@ -120,42 +120,32 @@ class Upload:
         return made
 
 
-class UploadEndpoint(RequestEndpoint):
-    """Replies to the coordinator; trains the encoder in a thread when the held-out rows are known.
+class UploadPartyService:
+    """One party, in a process of its own or in the coordinator's process.
 
-    Parameters
-    ----------
-    inputs
-        The party's configuration and state folder.
-    table
-        The party's table and its alignment.
-    encoder
-        The party's encoder.
-    replies
-        Reply to matching and releases.
-    log_event
-        Receives log events.
+    It trains the encoder in a thread when the held-out rows are known.
     """
 
-    restarts = (Match, Release)
-
-    def __init__(
-        self,
-        inputs: PartyInputs,
-        table: MatchedTable,
-        encoder: PartyEncoder,
-        replies: Replies,
-        log_event: LogFunction,
-    ) -> None:
-        own: Replies = {
+    def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
+        """Load the state folder; reject a table that has changed since its ids were matched."""
+        config, folder = inputs.config, inputs.folder
+        self.inputs, self._folder, self._log = inputs, folder, log
+        self.table = load_matched_table(inputs, log, self._use_match)
+        version = current_version(folder)
+        check_epsilon(folder, config.encoder, version, config.limits)
+        self._encoder = PartyEncoder(inputs, version, current_part(folder))
+        self.record = upload_record(folder, version)
+        replies: Replies = {
+            Match: self.table.reply,
+            Release: PartyFolder(inputs.name, config, folder, log).reply,
             HeldOut: self._reply_held_out,
             AskUpload: self._offer,
             AskChunk: self._reply_chunk,
             UploadStored: self._set_stored,
         }
-        super().__init__(table.hello(), log_event, {**own, **replies}, ONLY_UPLOADS)
-        self._inputs, self._table, self._encoder = inputs, table, encoder
-        self._folder, self.record = inputs.folder, upload_record(inputs.folder, encoder.version)
+        self.endpoint = RequestEndpoint(
+            self.table.hello(), log, replies, ONLY_UPLOADS, restarts=(Match, Release)
+        )
         self._upload: Upload | None = None
         self.manifest: UploadManifest | None = None
         """That of the upload; None before it can be sent."""
@@ -167,10 +157,13 @@ class UploadEndpoint(RequestEndpoint):
         """Whether the coordinator has stored the whole upload."""
         self.problem = ""
         """Why there is no upload, in words that may be sent."""
+        if self._encoder.privacy is not None:
+            log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
+        self._use_match()
 
     def status(self) -> dict[str, Any]:
         """Describe the encoder and what left this party; numbers become metrics."""
-        manifest = self.manifest
+        manifest, privacy = self.manifest, self._encoder.privacy
         return {
             "encoder_version": self._encoder.version,
             "encoder_progress": round(self.progress, 3),
@@ -179,12 +172,14 @@ class UploadEndpoint(RequestEndpoint):
             "upload_bytes": manifest.n_bytes if manifest else 0,
             "upload_created": manifest.created if manifest else "",
             **{f"upload_{name}": getattr(manifest, name, 0) for name in COUNTED},
+            **(privacy.status() if privacy else {}),
         }
 
-    def use_match(self) -> None:
+    def _use_match(self) -> None:
         """Use the matched rows of the table; train if the held-out rows are known."""
-        self.hello = self._table.hello()
-        if load_held_out(self._folder, self.hello.session) is not None:
+        record_withdrawn_rows(self.inputs, self.table)
+        self.endpoint.hello = self.table.hello()
+        if load_held_out(self._folder, self.endpoint.hello.session) is not None:
             self._start_training()
 
     def close(self) -> None:
@@ -199,7 +194,8 @@ class UploadEndpoint(RequestEndpoint):
 
     def set_held_out(self, handles: Tensor) -> None:
         """Train without these rows."""
-        store_held_out(self._folder, self.hello.session, handles, len(self._rows("HeldOut")))
+        n_rows = len(self._rows("HeldOut"))
+        store_held_out(self._folder, self.endpoint.hello.session, handles, n_rows)
         self._start_training()
 
     def _set_stored(self, message: UploadStored) -> Done:
@@ -210,13 +206,13 @@ class UploadEndpoint(RequestEndpoint):
             self.uploaded = True
             self.record.set_stored(message.digest)
             event = {"event": "upload_stored", "version": message.version, "part": manifest.part}
-            self._log_event({**event, "digest": message.digest, **self.status()})
+            self._log({**event, "digest": message.digest, **self.status()})
         return Done(message.request_id, 0)
 
     def _rows(self, what: str) -> NDArray[np.int64]:
-        if self._table.match is None:
+        if self.table.match is None:
             raise WireError(f"{what}: ids are not matched yet; run `xvfl align` first")
-        return self._table.match.rows
+        return self.table.match.rows
 
     def _start_training(self) -> None:
         if self._thread is None:
@@ -226,7 +222,7 @@ class UploadEndpoint(RequestEndpoint):
     def _train(self) -> None:
         """Train the encoder and compute the manifest; log every error."""
         try:
-            matched, session = self._rows("HeldOut"), self.hello.session
+            matched, session = self._rows("HeldOut"), self.endpoint.hello.session
             held_out = load_held_out(self._folder, session) or []
             version, withdrawn = self._encoder.version, Withdrawn(self._folder)
             if withdrawn.covers(version):
@@ -235,14 +231,14 @@ class UploadEndpoint(RequestEndpoint):
                     "new-version`"
                 )
             gone = withdrawn.rows(session)
-            learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
-            texts = normalize_ids(self._table.ids, self._inputs.config.matching.rule, "table")
+            learned = np.setdiff1d(np.arange(len(self.table.ids)), matched[[*held_out, *gone]])
+            texts = normalize_ids(self.table.ids, self.inputs.config.matching.rule, "table")
             ids, trained = self.record.digest_ids(texts), is_trained(self._folder, version)
             self.record.check_learned(ids[learned], ids[matched[held_out]], trained)
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
             if not trained:
-                self._log_event({"event": "encoder_training", **started})
-            progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
+                self._log({"event": "encoder_training", **started})
+            progress = ProgressLog(self._log, {"event": "encoder_progress"})
 
             def report(text: str, share: float) -> None:
                 self.progress = share
@@ -252,13 +248,13 @@ class UploadEndpoint(RequestEndpoint):
             if worker is None:
                 return
             if not trained:
-                self._log_event({"event": "encoder_trained", "version": version})
+                self._log({"event": "encoder_trained", "version": version})
             manifest = self._make(worker, ids[matched], gone)
             self.uploaded, self.progress, self.manifest = self.record.stored, 1.0, manifest
         except Exception as error:
             # The endpoint goes on. The message may contain the party's data: it is not sent.
             reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
-            self._log_event({"event": "encoder_failed", "reason": reason})
+            self._log({"event": "encoder_failed", "reason": reason})
             self.problem = f"its encoder is not trained: {type(error).__name__}; see its log"
 
     def _make(
@@ -266,14 +262,14 @@ class UploadEndpoint(RequestEndpoint):
     ) -> UploadManifest:
         """Make the part that the operator has allowed, if it is not made yet."""
         record, part, last = self.record, self._encoder.part, self.record.manifest
-        inputs, matched = self._inputs, self._rows("HeldOut")
+        inputs, matched = self.inputs, self._rows("HeldOut")
         made = last if last is not None and last.part == part else None
         if made is None:
             rows = record.compare(worker, ids, matched, gone, part)
             most, version = int(rows["releases"].max(initial=1)), self._encoder.version
             check_epsilon(inputs.folder, inputs.config.encoder, version, inputs.config.limits, most)
             record.save_rows(part, rows)
-        elif made.session != self.hello.session:
+        elif made.session != self.endpoint.hello.session:
             raise RunError(
                 f"the upload of version {made.name} was made for another alignment; run `xvfl "
                 "upload new-rows`, or `xvfl upload new-version` for another encoder"
@@ -281,7 +277,7 @@ class UploadEndpoint(RequestEndpoint):
         origin = torch.from_numpy(record.rows(part)["origin"])
         self._upload = Upload(self._encoder, worker, torch.from_numpy(matched), origin)
         if made is None:
-            made = self._upload.manifest(self.hello, inputs.config.upload, gone, last)
+            made = self._upload.manifest(self.endpoint.hello, inputs.config.upload, gone, last)
             record.save(made)
         return made
 
@@ -300,7 +296,7 @@ class UploadEndpoint(RequestEndpoint):
         assert self._upload is not None
         if not 0 <= number < len(digests):
             raise WireError(f"AskChunk: expected a chunk below {len(digests)}")
-        withdrawn = Withdrawn(self._folder).rows(self.hello.session)
+        withdrawn = Withdrawn(self._folder).rows(self.endpoint.hello.session)
         chunk = self._upload.chunk(number, withdrawn)
         if chunk_digest(chunk) != digests[number]:
             # Two uploads of one version could be compared, and would not be accounted for.
@@ -320,34 +316,3 @@ class UploadEndpoint(RequestEndpoint):
                 "chooses the version"
             )
         return self.manifest
-
-
-class UploadPartyService:
-    """One party, in a process of its own or in the coordinator's process."""
-
-    def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
-        """Load the state folder; reject a table that has changed since its ids were matched."""
-        self.inputs = inputs
-        self._folder = PartyFolder(inputs.name, inputs.config, inputs.folder, log)
-        self.table = load_matched_table(inputs, log, self._use_match)
-        version = current_version(inputs.folder)
-        check_epsilon(inputs.folder, inputs.config.encoder, version, inputs.config.limits)
-        self._encoder = PartyEncoder(inputs, version, current_part(inputs.folder))
-        replies: Replies = {Match: self.table.reply, Release: self._folder.reply}
-        self.endpoint = UploadEndpoint(inputs, self.table, self._encoder, replies, log)
-        if self._encoder.privacy is not None:
-            log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
-        self._use_match()
-
-    def close(self) -> None:
-        """Stop the training of the encoder; it continues from its checkpoint."""
-        self.endpoint.close()
-
-    def status(self) -> dict[str, Any]:
-        """Describe encoder and upload for the status server; numbers become metrics."""
-        privacy = self._encoder.privacy
-        return {**self.endpoint.status(), **(privacy.status() if privacy else {})}
-
-    def _use_match(self) -> None:
-        record_withdrawn_rows(self.inputs, self.table)
-        self.endpoint.use_match()
