@@ -38,7 +38,7 @@ class GrowingFederation(FileFederation):
 
     def __init__(self, folder: Path, **more: object) -> None:
         self.whole: pd.DataFrame | None = None
-        super().__init__(folder, **more)
+        super().__init__(folder, matched=False, **more)
 
     def start_party(self, name: str):  # type: ignore[no-untyped-def]
         """Start a party; the shop without its late rows at first."""
@@ -158,6 +158,7 @@ def test_the_weights_are_those_of_a_complete_upload(federation: GrowingFederatio
 
 
 def test_parts_by_file(federation: GrowingFederation) -> None:
+    federation.match()
     service = federation.service()
 
     def exchange(name: str, number: int) -> Path:
@@ -268,7 +269,7 @@ def test_every_release_of_a_row_counts_towards_epsilon(tmp_path: Path) -> None:
         return service
 
     refused = start(2.5)
-    assert "to 2 releases" in federation.events("encoder_failed")[-1]["reason"]
+    assert "most 2 releases" in federation.events("encoder_failed")[-1]["reason"]
     refused.close()
     federation.services["shop"] = start(3.5)
     federation.run(retrain=True)
