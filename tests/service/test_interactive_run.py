@@ -27,6 +27,7 @@ from xvfl.service.config import (
     TimeoutConfig,
 )
 from xvfl.service.coordinator_run import CoordinatorRun
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
@@ -123,9 +124,10 @@ class Federation:
         timeout = config.timeouts.answer
         parties = [RemoteParty(n, line, timeout) for n, line in self.lines.items()]
         alignment = load_coordinator_alignment(self.main / "alignment.json")
+        matched = MatchedLabels(self.labels, list(self.labels.index), alignment)
         # Above the ids of matching.
         counters, log = Counters(1_000_000), self.log.append
-        run = CoordinatorRun(config, self.main, self.labels, alignment, parties, counters, log)
+        run = CoordinatorRun(config, matched, parties, counters, log)
         self.status = run.status
         return run.run(stop or Event())
 

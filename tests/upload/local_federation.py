@@ -23,6 +23,7 @@ from xvfl.service.config import (
     PartyProcessConfig,
 )
 from xvfl.service.head_store import HeadStore
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.uploads.upload_party import UploadPartyService
@@ -153,10 +154,7 @@ class LocalFederation:
             transports = {name: OfflineTransport() for name in transports}
         run = UploadRun(
             self.config(**options),
-            self.coordinator,
-            self.labels.dropna(),
-            list(self.labels.index),
-            alignment,
+            MatchedLabels(self.labels.dropna(), list(self.labels.index), alignment),
             [RemoteParty(name, each) for name, each in transports.items()],
             self.log.append,
             retrain,

@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from threading import Event
 from typing import Any
 
-import pandas as pd
 from torch import Tensor
 
 from xvfl.dataset.splits import RowCounts, Splits
@@ -21,7 +20,6 @@ from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import Counters, SplitFederation
-from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, method_spec, protect_labels
 from xvfl.methods.build import build_method
 from xvfl.model.dashboard.curves import curves
@@ -32,7 +30,7 @@ from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options
 from xvfl.service.align import wait_for_party
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_metrics import party_metrics
@@ -53,14 +51,13 @@ class CoordinatorRun:
     def __init__(
         self,
         config: CoordinatorConfig,
-        folder: RunDir,
-        labels: pd.Series,
-        alignment: CoordinatorAlignment,
+        matched: MatchedLabels,
         parties: list[RemoteParty],
         counters: Counters,
         log: LogFunction,
     ) -> None:
         """Wait for the parties and begin, from the last checkpoint if there is one."""
+        folder = RunDir(config.state_dir)
         if folder.has(MANIFEST):
             raise RunError(f"{folder.path}: this run is finished; choose another `state_dir`")
         self.folder, self.log = folder, log
@@ -69,7 +66,9 @@ class CoordinatorRun:
         # The split depends on labels, and parties learn it: nobody else may know its seed.
         split_seed = run_seed(secret, f"split {train.random_state}")
         splits = Splits(config.test_fraction, train.validation_fraction, split_seed)
-        labeled = LabeledRows.load(labels, alignment, names, splits, config.labels.task)
+        labeled = LabeledRows.load(
+            matched.labels, matched.alignment, names, splits, config.labels.task
+        )
         saved: dict[str, Tensor] = {}
         about: dict[str, Any] = {}
         if folder.has(CHECKPOINT):
@@ -96,9 +95,8 @@ class CoordinatorRun:
             )
         self.config = config = replace(config, net=net, loss=loss, train=train, privacy=privacy)
         seeds, self.task = [run_seed(secret, run)], labeled.task
-        n_outputs = self.task.n_outputs
         self.method: Method = build_method(
-            len(names), n_outputs, self._image, net, loss, seeds, None, privacy, self.task
+            len(names), self.task, self._image, net, loss, seeds, privacy
         )
         self.terms = make_terms(config, labeled, run)
         if about and (about["settings"], about["parties"]) != (self.terms.settings, list(names)):
@@ -113,7 +111,7 @@ class CoordinatorRun:
         rows, (training, validation, test) = labeled.rows(self._levels, train.class_weight)
         self.validation, self._test = rows.take(validation), rows.take(test)
         self._prior, self._missing = labeled.prior(training), rows_map(rows, list(names))
-        method = protect_labels(self.method, privacy, n_outputs, seeds)
+        method = protect_labels(self.method, privacy, self.task.n_outputs, seeds)
         self.trainer = Trainer(self.federation, method, rows.take(training), train)
         self._saved_step = 0
         if saved:

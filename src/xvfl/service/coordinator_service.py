@@ -20,6 +20,7 @@ from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_metrics import connected_parties
 from xvfl.service.release import check_releasable, load_signing_key
@@ -78,29 +79,14 @@ class CoordinatorService:
     def run(self, stop: Event) -> RunOutcome:
         """Match ids with new parties, then train until the run is finished or `stop` is set."""
         with interruptible(stop):
-            alignment = self._align()
+            matched = MatchedLabels(self.labels, self.ids, self._align())
         with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):
             if self.uploads:
-                self._run = UploadRun(
-                    self.config,
-                    self.folder,
-                    self.labels,
-                    self.ids,
-                    alignment,
-                    self.parties,
-                    self.log,
-                    self._retrain,
-                )
+                self._run = UploadRun(self.config, matched, self.parties, self.log, self._retrain)
                 return self._run.run(stop)
             with interruptible(stop):
                 self._run = CoordinatorRun(
-                    self.config,
-                    self.folder,
-                    self.labels,
-                    alignment,
-                    self.parties,
-                    self.counters,
-                    self.log,
+                    self.config, matched, self.parties, self.counters, self.log
                 )
             return self._run.run(stop)
 

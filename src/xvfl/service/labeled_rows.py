@@ -24,6 +24,16 @@ from xvfl.primitives.task import Classification, Regression, Task
 
 
 @dataclass(frozen=True)
+class MatchedLabels:
+    """The labels of a coordinator, and which parties hold its rows."""
+
+    labels: pd.Series
+    ids: Sequence[str]
+    """Ids of the alignment; with uploads, some have no label."""
+    alignment: CoordinatorAlignment
+
+
+@dataclass(frozen=True)
 class LabeledRows:
     """The coordinator's rows that at least one party holds, in the order of its table."""
 

@@ -210,9 +210,7 @@ def _check_size(
     """Reject a head with more weights than the message has, before there is memory for them."""
     single = replace(net, heads=1, members=1)
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        method = build_method(
-            1, task.n_outputs, image, single, loss, [0], None, privacy, task, widths
-        )
+        method = build_method(1, task, image, single, loss, [0], privacy, widths)
     count = net.heads * net.members * sum(each.numel() for each in method.heads.parameters())
     sent = sum(each.numel() for each in message.tensors)
     if count > sent:

@@ -86,21 +86,11 @@ def build_heads(
     head
         A custom head in place of the default one.
     """
-    net = options.net
-    method = build_method(
-        len(uploads),
-        task.n_outputs,
-        image,
-        net,
-        options.loss,
-        seeds,
-        head,
-        options.privacy,
-        task,
-        [views.shape[-1] for views in uploads.values()],
-    )
+    net, loss, privacy = options.net, options.loss, options.privacy
+    widths = [views.shape[-1] for views in uploads.values()]
+    method = build_method(len(uploads), task, image, net, loss, seeds, privacy, widths, head)
     by_head = member_seeds(seeds, net.heads)
-    unmasked = [options.loss.unmasked_copies or 0.0] * len(by_head)
+    unmasked = [loss.unmasked_copies or 0.0] * len(by_head)
     parties = [StoredParty(name, each, by_head, unmasked) for name, each in uploads.items()]
     # A stored party has what a federation in one process uses of a worker.
     workers = cast(Sequence[PartyWorker], parties)

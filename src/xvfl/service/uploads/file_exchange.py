@@ -32,6 +32,7 @@ from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.uploads.changed_rows import is_sent
 from xvfl.service.uploads.receive import read_manifest, upload_event
 from xvfl.service.uploads.upload_party import UploadPartyService
@@ -54,9 +55,8 @@ def export_held_out(service: CoordinatorService, party: str, out: Path) -> int:
     missing = [n for n in config.all_parties if alignment is None or n not in alignment.matches]
     if alignment is None or missing:
         raise RunError(f"ids are not matched yet with {', '.join(missing)}; run `xvfl align` first")
-    labeled = load_labeled_rows(
-        config, folder, service.labels, service.ids, alignment, config.all_parties
-    )
+    matched = MatchedLabels(service.labels, service.ids, alignment)
+    labeled = load_labeled_rows(config, matched, config.all_parties)
     if not folder.has(KEY):
         create_sealing_key(folder / KEY)
     handles = labeled.held_out_handles()[party].tolist()

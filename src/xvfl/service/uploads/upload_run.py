@@ -12,13 +12,10 @@ from hashlib import blake2b
 from threading import Event
 from typing import Any
 
-import pandas as pd
-
 from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.upload.heads import build_heads, resolve_head_options
-from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import method_spec
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordinator
@@ -31,7 +28,7 @@ from xvfl.model.run_summary import record_run
 from xvfl.options import Options
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
-from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_metrics import connected_parties
@@ -67,14 +64,8 @@ class UploadRun:
     ----------
     config
         The coordinator's configuration.
-    folder
-        The state folder.
-    labels
-        The labels, by id.
-    ids
-        All ids of the alignment; some may have no label.
-    alignment
-        The matched rows.
+    matched
+        The labels and the matched rows; some rows may have no label.
     parties
         The parties; those whose upload is stored need not be connected.
     log
@@ -86,16 +77,13 @@ class UploadRun:
     def __init__(
         self,
         config: CoordinatorConfig,
-        folder: RunDir,
-        labels: pd.Series,
-        ids: Sequence[str],
-        alignment: CoordinatorAlignment,
+        matched: MatchedLabels,
         parties: Sequence[RemoteParty],
         log: LogFunction,
         retrain: bool = False,
     ) -> None:
-        self._config, self._folder, self._log = config, folder, log
-        self._labels, self._ids, self._alignment = labels, ids, alignment
+        folder = RunDir(config.state_dir)
+        self._config, self._folder, self._log, self._matched = config, folder, log, matched
         self._parties = {party.name: party for party in parties}
         self._secret, self._heads = load_secret(folder), HeadStore(folder)
         self._head = self._heads.in_training(retrain)
@@ -107,7 +95,7 @@ class UploadRun:
             )
         # From the clock, so that the numbers increase across restarts.
         self._request_ids = itertools.count(time.time_ns() // 1_000)
-        matches = alignment.matches
+        matches = matched.alignment.matches
         self._receivers = {
             name: UploadReceiver(party, folder, matches[name], self._request_ids, config, log)
             for name, party in self._parties.items()
@@ -164,8 +152,7 @@ class UploadRun:
                 "on_anomaly: no upload is left, because all are suspicious; the log has the "
                 "reasons; to train with them, set on_anomaly = 'warn'"
             )
-        config, folder = self._config, self._folder
-        return load_labeled_rows(config, folder, self._labels, self._ids, self._alignment, names)
+        return load_labeled_rows(self._config, self._matched, names)
 
     def _train(
         self,
@@ -310,17 +297,13 @@ class UploadRun:
 
 
 def load_labeled_rows(
-    config: CoordinatorConfig,
-    folder: RunDir,
-    labels: pd.Series,
-    ids: Sequence[str],
-    alignment: CoordinatorAlignment,
-    names: Sequence[str],
+    config: CoordinatorConfig, matched: MatchedLabels, names: Sequence[str]
 ) -> LabeledRows:
     """Load labels and split rows; reject other fractions than before.
 
     The parties' encoders have learned from the rows that are not held out.
     """
+    folder, kind = RunDir(config.state_dir), config.labels.task
     fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
     if not folder.has(SPLIT):
         folder.write_json(SPLIT, fractions)
@@ -332,7 +315,7 @@ def load_labeled_rows(
             "were not held out; restore them, or choose another `state_dir`"
         )
     splits = Splits(**fractions, seed=run_seed(load_secret(folder), "split"))
-    return LabeledRows.load(labels, alignment, names, splits, config.labels.task, ids)
+    return LabeledRows.load(matched.labels, matched.alignment, names, splits, kind, matched.ids)
 
 
 def _any_changed(stores: Mapping[str, UploadStore]) -> bool:
