@@ -213,15 +213,9 @@ class CoordinatorRun:
         temperatures, evaluation = evaluate_heads(
             self.method, federation, self.validation, self._test, task
         )
+        run, prior, names = self.terms.run, self._prior, federation.names
         heads = TrainedHeads(
-            self.terms.run,
-            self.method,
-            task,
-            self._prior,
-            temperatures,
-            config.loss,
-            config.net,
-            federation.names,
+            run, self.method, task, prior, temperatures, config.loss, config.net, names
         )
         store = ReleaseStore(self.folder, config.signing_key)
         heads.release(store, config.release_to)

@@ -16,8 +16,8 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.uploads.withdrawals import answer_withdrawals, enforce_terms, remember_certificate
 from xvfl.wire.limits import ReplyLimit, reply_limit
-from xvfl.wire.messages import Hello, Message
-from xvfl.wire.server import CoordinatorServer
+from xvfl.wire.messages import Hello
+from xvfl.wire.server import Answer, CoordinatorServer, reject_request
 
 WRONG_PURPOSE = {
     "training": "this coordinator trains; start the party without --serve",
@@ -31,7 +31,7 @@ def listen(
     log: LogFunction,
     check_hello: Callable[[str, Hello], None] = lambda name, hello: None,
     purpose: str = "training",
-    answer: Callable[[str, Message], Message] | None = None,
+    answer: Answer = reject_request,
 ) -> Iterator[CoordinatorServer]:
     """Listen for the configured parties; `check_hello` may raise to reject one.
 

@@ -121,13 +121,8 @@ class MatchedTable:
         try:
             return Matched(message.request_id, self._responder.answer(message.body))
         except UnmatchedRowsError as error:
-            self._log(
-                {
-                    "event": "unmatched_rows_claimed",
-                    "claimed": error.claimed,
-                    "unmatched": error.unmatched,
-                }
-            )
+            event = {"event": "unmatched_rows_claimed", "claimed": error.claimed}
+            self._log({**event, "unmatched": error.unmatched})
             raise
 
     def allow_sessions(self) -> None:
@@ -163,14 +158,8 @@ class MatchedTable:
         self._again = False
         self.allow_sessions()
         self._on_match()
-        self._log(
-            {
-                "event": MATCHED,
-                "rows": len(match.rows),
-                "found": match.found,
-                "labeled_ids": match.labeled_ids,
-            }
-        )
+        event = {"event": MATCHED, "rows": len(match.rows), "found": match.found}
+        self._log({**event, "labeled_ids": match.labeled_ids})
 
 
 def load_matched_table(

@@ -8,7 +8,7 @@ withdrawn so far.
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +27,7 @@ from xvfl.service.uploads.upload_store import REVOKED, party_folder, stored_uplo
 from xvfl.service.uploads.withdrawn import NO_ROWS, Withdrawn, request_digest
 from xvfl.wire import codec
 from xvfl.wire.messages import Message, Receipt, Withdraw
+from xvfl.wire.server import Answer
 
 CERTIFICATE_LOCK = threading.Lock()
 
@@ -145,18 +146,13 @@ def remember_certificate(folder: RunDir, party: str, certificate: bytes, log: Lo
 
 
 def answer_withdrawals(
-    folder: RunDir,
-    signing_key: str | None,
-    log: LogFunction,
-    answer: Callable[[str, Message], Message] | None,
-) -> Callable[[str, Message], Message]:
+    folder: RunDir, signing_key: str | None, log: LogFunction, answer: Answer
+) -> Answer:
     """Return a function that answers `Withdraw`, and other requests of parties by `answer`."""
 
     def reply(party: str, message: Message) -> Message:
         if isinstance(message, Withdraw):
             return withdraw(folder, signing_key, party, message, log)
-        if answer is None:
-            raise WireError(f"{type(message).__name__}: this coordinator answers no such request")
         return answer(party, message)
 
     return reply
