@@ -28,9 +28,9 @@ from xvfl.service.config import (
 )
 from xvfl.service.coordinator_run import CoordinatorRun
 from xvfl.service.labeled_rows import MatchedLabels
-from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.run_description import RunOutcome
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Embed, ErrorReply, Flush, Hello, Message, Release
 from xvfl.wire.tls import Tls

@@ -24,8 +24,8 @@ from xvfl.service.config import (
 )
 from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import MatchedLabels
-from xvfl.service.outcome import RunOutcome
 from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.run_description import RunOutcome
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.wire.in_process import InProcessTransport, OfflineTransport

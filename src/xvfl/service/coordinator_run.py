@@ -32,11 +32,15 @@ from xvfl.service.align import wait_for_party
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
 from xvfl.service.log import FINISHED, LogFunction
-from xvfl.service.outcome import RunOutcome
-from xvfl.service.party_metrics import party_metrics
 from xvfl.service.release_delivery import end_party, send_release
 from xvfl.service.release_store import ReleaseStore
-from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
+from xvfl.service.run_description import (
+    RunOutcome,
+    connected_parties,
+    describe_run,
+    evaluate_heads,
+    progress_status,
+)
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.training.loop import Record, Trainer
@@ -233,8 +237,11 @@ class CoordinatorRun:
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
-        metrics = party_metrics(self.federation.parties)
-        absent = [name for name, connected in metrics["party_present"].items() if not connected]
+        parties = self.federation.parties
+        present = connected_parties(parties)
+        absent = [name for name, connected in present.items() if not connected]
+        traffic = {each.name: each.transport.traffic() for each in parties}
+        latency = {each.name: each.latency for each in parties if each.latency is not None}
         lost = bool(absent) and not self._finished
         return {
             "healthy": not lost,
@@ -244,7 +251,10 @@ class CoordinatorRun:
             **progress_status(self._about, self.trainer.progress),
             "checkpoint_step": self._saved_step,
             "seconds": round(time.monotonic() - self._started, 1),
-            **metrics,
+            "party_present": present,
+            "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
+            "party_bytes_received": {name: received for name, (_, received) in traffic.items()},
+            "party_latency_seconds": latency,
             "details": {
                 **self._about,
                 "curves": curves(self.folder.records()),

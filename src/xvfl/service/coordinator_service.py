@@ -21,9 +21,8 @@ from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
 from xvfl.service.labeled_rows import MatchedLabels
-from xvfl.service.outcome import RunOutcome
-from xvfl.service.party_metrics import connected_parties
 from xvfl.service.release import check_releasable, load_signing_key
+from xvfl.service.run_description import RunOutcome, connected_parties
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.service.uploads.upload_store import find_upload

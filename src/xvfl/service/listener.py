@@ -14,9 +14,9 @@ from xvfl.model.run_dir import RunDir
 from xvfl.options import max_embedding_width
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.withdrawals import answer_withdrawals, enforce_terms, remember_certificate
+from xvfl.service.uploads.withdrawals import enforce_terms, remember_certificate, withdraw
 from xvfl.wire.limits import ReplyLimit, reply_limit
-from xvfl.wire.messages import Hello
+from xvfl.wire.messages import Hello, Message, Withdraw
 from xvfl.wire.server import Answer, CoordinatorServer, reject_request
 
 WRONG_PURPOSE = {
@@ -53,6 +53,11 @@ def listen(
             remember_certificate(folder, name, certificate, log)
         return name
 
+    def reply(party: str, message: Message) -> Message:
+        if isinstance(message, Withdraw):
+            return withdraw(folder, config.signing_key, party, message, log)
+        return answer(party, message)
+
     enforce = partial(enforce_terms, folder, peers, log)
     enforce()
     server = CoordinatorServer(
@@ -64,7 +69,7 @@ def listen(
         check,
         prover(config.tls),
         _reply_limit(config, purpose),
-        answer=answer_withdrawals(folder, config.signing_key, log, answer),
+        answer=reply,
         on_recheck=enforce,
     )
     try:

@@ -40,7 +40,7 @@ from xvfl.service.uploads.upload_run import load_labeled_rows
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.service.uploads.withdrawals import remember_certificate, withdraw
 from xvfl.wire import codec
-from xvfl.wire.messages import Withdraw
+from xvfl.wire.messages import AskChunk, HeldOut, Withdraw
 
 KEY = "upload.key"
 HELD_OUT, UPLOAD, WITHDRAWAL = "xvfl held-out list 1", "xvfl upload 1", "xvfl withdrawal 1"
@@ -114,12 +114,13 @@ def export_upload(
             "of this alignment, or match ids again with `xvfl align --again`"
         )
     try:
-        service.set_held_out(handles)
+        service.set_held_out(HeldOut(0, handles))
         while not stop.is_set():
             if service.problem:
                 raise RunError(service.problem)
             if (manifest := service.manifest) is not None:
-                chunks = (service.chunk(manifest.version, i) for i in range(len(manifest.chunks)))
+                asked = (AskChunk(0, manifest.version, i) for i in range(len(manifest.chunks)))
+                chunks = ((c.origin, c.values, c.row_status) for c in map(service.chunk, asked))
                 parts = (part.numpy().tobytes() for chunk in chunks for part in chunk)
                 content = {"manifest": manifest.to_json()}
                 write_sealed(out, config.tls, key, UPLOAD, content, parts)

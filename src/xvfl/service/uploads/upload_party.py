@@ -138,9 +138,9 @@ class UploadPartyService:
         replies: Replies = {
             Match: self.table.reply,
             Release: PartyFolder(inputs.name, config, folder, log).reply,
-            HeldOut: self._reply_held_out,
+            HeldOut: self.set_held_out,
             AskUpload: self._offer,
-            AskChunk: self._reply_chunk,
+            AskChunk: self.chunk,
             UploadStored: self._set_stored,
         }
         self.endpoint = RequestEndpoint(
@@ -188,15 +188,12 @@ class UploadPartyService:
         if self._thread is not None:
             self._thread.join()
 
-    def _reply_held_out(self, message: HeldOut) -> Done:
-        self.set_held_out(message.handles)
-        return Done(message.request_id, 0)
-
-    def set_held_out(self, handles: Tensor) -> None:
+    def set_held_out(self, message: HeldOut) -> Done:
         """Train without these rows."""
         n_rows = len(self._rows("HeldOut"))
-        store_held_out(self._folder, self.endpoint.hello.session, handles, n_rows)
+        store_held_out(self._folder, self.endpoint.hello.session, message.handles, n_rows)
         self._start_training()
+        return Done(message.request_id, 0)
 
     def _set_stored(self, message: UploadStored) -> Done:
         manifest = self._check_version("UploadStored", message.version)
@@ -287,11 +284,9 @@ class UploadPartyService:
             return UploadOffer(message.request_id, 0, self.progress, "", self.problem)
         return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json(), "")
 
-    def _reply_chunk(self, message: AskChunk) -> UploadChunk:
-        return UploadChunk(message.request_id, *self.chunk(message.version, message.number))
-
-    def chunk(self, version: int, number: int) -> Chunk:
+    def chunk(self, message: AskChunk) -> UploadChunk:
         """Compute a chunk of the upload."""
+        version, number = message.version, message.number
         digests = self._check_version("AskChunk", version).chunks
         assert self._upload is not None
         if not 0 <= number < len(digests):
@@ -305,7 +300,7 @@ class UploadPartyService:
                 f"{version} was made; its operator can allow another one with `xvfl upload "
                 "new-version --keep-encoder`"
             )
-        return chunk
+        return UploadChunk(message.request_id, *chunk)
 
     def _check_version(self, what: str, version: int) -> UploadManifest:
         if Withdrawn(self._folder).covers(version):

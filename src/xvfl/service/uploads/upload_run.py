@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from threading import Event
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.upload.heads import build_heads, resolve_head_options
+from xvfl.federation.upload.heads import build_heads, check_head_options
 from xvfl.methods import method_spec
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordinator
@@ -25,16 +25,20 @@ from xvfl.model.missing_map import MISSING, rows_map
 from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import record_run
-from xvfl.options import Options
+from xvfl.options import Options, resolve_options
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
 from xvfl.service.log import FINISHED, LogFunction
-from xvfl.service.outcome import RunOutcome
-from xvfl.service.party_metrics import connected_parties
 from xvfl.service.release_delivery import deliver_releases, end_party
 from xvfl.service.release_store import ReleaseStore
-from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
+from xvfl.service.run_description import (
+    RunOutcome,
+    connected_parties,
+    describe_run,
+    evaluate_heads,
+    progress_status,
+)
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
@@ -170,12 +174,14 @@ class UploadRun:
         n_labeled = int(labeled.known[training].sum())
         if not method_spec(config.loss.method).uses_unlabeled:
             training = training[labeled.known[training]]
-        options = resolve_head_options(
-            config.net,
+        check_head_options(config.net, config.loss, config.privacy)
+        width = max(store.manifest.width for store in stores.values())
+        options = resolve_options(
+            replace(config.net, embedding_dim=width),
             config.loss,
             config.train,
             config.privacy,
-            width=max(store.manifest.width for store in stores.values()),
+            federated=True,
             image=image,
             parties=len(names),
             rows=n_labeled,

@@ -26,8 +26,7 @@ from xvfl.service.release import load_signing_key
 from xvfl.service.uploads.upload_store import REVOKED, party_folder, stored_uploads
 from xvfl.service.uploads.withdrawn import NO_ROWS, Withdrawn, request_digest
 from xvfl.wire import codec
-from xvfl.wire.messages import Message, Receipt, Withdraw
-from xvfl.wire.server import Answer
+from xvfl.wire.messages import Receipt, Withdraw
 
 CERTIFICATE_LOCK = threading.Lock()
 
@@ -143,19 +142,6 @@ def remember_certificate(folder: RunDir, party: str, certificate: bytes, log: Lo
             folder.write_bytes(name, certificate)
         except RunError as error:
             log({"event": "certificate_not_kept", "party": party, "reason": str(error)})
-
-
-def answer_withdrawals(
-    folder: RunDir, signing_key: str | None, log: LogFunction, answer: Answer
-) -> Answer:
-    """Return a function that answers `Withdraw`, and other requests of parties by `answer`."""
-
-    def reply(party: str, message: Message) -> Message:
-        if isinstance(message, Withdraw):
-            return withdraw(folder, signing_key, party, message, log)
-        return answer(party, message)
-
-    return reply
 
 
 def head_problems(folder: RunDir, head: RunDir) -> list[str]:
