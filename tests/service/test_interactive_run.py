@@ -15,7 +15,6 @@ from tests.upload.local_federation import PARTIES, tables
 from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.split import Counters
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.service.align import match_parties
@@ -125,9 +124,7 @@ class Federation:
         parties = [RemoteParty(n, line, timeout) for n, line in self.lines.items()]
         alignment = load_coordinator_alignment(self.main / "alignment.json")
         matched = MatchedLabels(self.labels, list(self.labels.index), alignment)
-        # Above the ids of matching.
-        counters, log = Counters(1_000_000), self.log.append
-        run = CoordinatorRun(config, matched, parties, counters, log)
+        run = CoordinatorRun(config, matched, parties, self.log.append)
         self.status = run.status
         return run.run(stop or Event())
 

@@ -57,7 +57,6 @@ class CoordinatorRun:
         config: CoordinatorConfig,
         matched: MatchedLabels,
         parties: list[RemoteParty],
-        counters: Counters,
         log: LogFunction,
     ) -> None:
         """Wait for the parties and begin, from the last checkpoint if there is one."""
@@ -70,9 +69,7 @@ class CoordinatorRun:
         # The split depends on labels, and parties learn it: nobody else may know its seed.
         split_seed = run_seed(secret, f"split {train.random_state}")
         splits = Splits(config.test_fraction, train.validation_fraction, split_seed)
-        labeled = LabeledRows.load(
-            matched.labels, matched.alignment, names, splits, config.labels.task
-        )
+        labeled = LabeledRows.load(matched, names, splits, config.labels.task)
         saved: dict[str, Tensor] = {}
         about: dict[str, Any] = {}
         if folder.has(CHECKPOINT):
@@ -109,6 +106,8 @@ class CoordinatorRun:
                 "choose another `state_dir`"
             )
         width = net.embedding_dim * method_spec(loss.method).branches
+        # From the clock, so that the numbers increase across restarts.
+        counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.federation = SplitFederation(parties, width, counters, net.members)
         self._levels = {name: saved.pop(f"row_status/{name}") for name in names if saved}
         self._begin(about)

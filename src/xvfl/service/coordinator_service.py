@@ -1,6 +1,5 @@
 """The coordinator's part in a federation, over any transport: labels, alignment, run, status."""
 
-import time
 from collections.abc import Mapping
 from threading import Event
 from typing import Any
@@ -11,7 +10,6 @@ from xvfl.data.frames import read_frame
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.split import Counters
 from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
@@ -61,8 +59,6 @@ class CoordinatorService:
             # Rows without a label are matched too: heads may learn from them.
             frame = read_frame(config.labels.table, config.labels.id_column, "labels")
             self.ids = list(frame.index)
-        # Initialize the counter from the clock so that it increases across restarts.
-        self.counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.alignment = self._load_alignment()
         self.parties: list[RemoteParty] = []
         self._columns: dict[str, str] = {}
@@ -84,9 +80,7 @@ class CoordinatorService:
                 self._run = UploadRun(self.config, matched, self.parties, self.log, self._retrain)
                 return self._run.run(stop)
             with interruptible(stop):
-                self._run = CoordinatorRun(
-                    self.config, matched, self.parties, self.counters, self.log
-                )
+                self._run = CoordinatorRun(self.config, matched, self.parties, self.log)
             return self._run.run(stop)
 
     @property

@@ -309,7 +309,7 @@ def load_labeled_rows(
 
     The parties' encoders have learned from the rows that are not held out.
     """
-    folder, kind = RunDir(config.state_dir), config.labels.task
+    folder = RunDir(config.state_dir)
     fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
     if not folder.has(SPLIT):
         folder.write_json(SPLIT, fractions)
@@ -321,7 +321,7 @@ def load_labeled_rows(
             "were not held out; restore them, or choose another `state_dir`"
         )
     splits = Splits(**fractions, seed=run_seed(load_secret(folder), "split"))
-    return LabeledRows.load(matched.labels, matched.alignment, names, splits, kind, matched.ids)
+    return LabeledRows.load(matched, names, splits, config.labels.task, by_id=True)
 
 
 def _any_changed(stores: Mapping[str, UploadStore]) -> bool:
