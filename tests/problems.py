@@ -20,6 +20,7 @@ from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.primitives.masks import drop_features
 from xvfl.primitives.random import CounterRNG
 from xvfl.primitives.rows import PartyTable, Rows
+from xvfl.primitives.task import Classification
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import logits, mode_party_pairs
 
@@ -239,7 +240,9 @@ def train_small(
     net, loss, config = options.net, options.loss, options.train
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, [SEED])
-        method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, [SEED])
+        method = build_method(
+            len(layouts), Classification(range(CLASSES)), any_image(layouts), net, loss, [SEED]
+        )
         weight = loss.reconstruction_weight
         fused = FusedFederation(
             [PartyWorker(n, parties[n], tables[n], [SEED], weight) for n in tables]

@@ -19,9 +19,11 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import ENCODER
 from xvfl.service.checkpoints import Checkpoints
+from xvfl.service.config import PartyProcessConfig
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
+from xvfl.wire.tls import Tls
 from xvfl_serve import Predictor
 
 
@@ -72,7 +74,8 @@ def test_a_released_head(tmp_path: Path) -> None:
     record = heads.release(store, ["bank"])["bank"]
     state, public = RunDir(tmp_path / "state").create(), tmp_path / PUBLIC_KEY
     state.write_json(ENCODER, model.encoders["bank"].to_dict())
-    party = PartyFolder("bank", state, public)
+    config = PartyProcessConfig("localhost:1", "", Tls("", "", ""), release_key=str(public))
+    party = PartyFolder("bank", config, state)
     settings = RunSettings("xvfl+", model.net, TrainConfig(), run="r")
     party.save_run(settings, model.full_threshold["bank"])
     weights = model.parties["bank"].state_dict()

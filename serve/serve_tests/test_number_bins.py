@@ -10,11 +10,11 @@ from tests.data.test_bins import spiky
 from xvfl.config import EncoderConfig, LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.data.encoder import TableEncoder
 from xvfl.federation.upload.encoder_net import encoder_net_config, encoder_privacy
-from xvfl.federation.upload.heads import resolve_head_options
 from xvfl.model.export.bundle_export import build_bundle
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.nets.numbers import NumberEmbeddings
+from xvfl.options import resolve_options
 from xvfl.primitives.task import Classification
 from xvfl_serve.bundle import unpack
 from xvfl_serve.predictor import Predictor
@@ -27,12 +27,12 @@ def released() -> Model:
     encoder = TableEncoder.fit(FRAME, TableOptions(), "bank")
     config = EncoderConfig(embedding_dim=16, hidden_dim=32)
     net, privacy = encoder_net_config(config), encoder_privacy(config)
-    heads = resolve_head_options(
-        NetConfig(hidden_dim=32),
+    heads = resolve_options(
+        NetConfig(embedding_dim=net.embedding_dim, hidden_dim=32),
         LossConfig(),
         TrainConfig(),
         privacy,
-        width=net.embedding_dim,
+        federated=True,
         image=False,
         parties=2,
         rows=len(FRAME),

@@ -28,6 +28,7 @@ from xvfl.methods import METHODS, Method, protect_labels
 from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Classification
 from xvfl.training.loop import Trainer
 from xvfl.training.optimizer import WeightUpdate
 from xvfl.training.predict import logits, predictable_rows
@@ -161,7 +162,7 @@ def digits_with_members() -> tuple[list[PartyWorker], Method, Rows]:
     }
     with torch.random.fork_rng(devices=[]):
         nets = build_parties(layouts, config, loss, [SEED])
-        method = build_method(2, CLASSES, False, config, loss, [SEED])
+        method = build_method(2, Classification(range(CLASSES)), False, config, loss, [SEED])
     weight, seeds = loss.reconstruction_weight, member_seeds([SEED], M)
     each = zip(layouts, tables.values(), strict=True)
     return [PartyWorker(n, nets[n], table, seeds, weight) for n, table in each], method, rows

@@ -65,9 +65,6 @@ class SilentTransport:
     def traffic(self) -> tuple[int, int]:
         return self.inner.traffic()
 
-    def close(self) -> None:
-        self.inner.close()
-
 
 @dataclass
 class Federation:

@@ -23,6 +23,7 @@ from xvfl.methods.build import build_method, build_parties
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Classification
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import ErrorReply, Hello, Message
 from xvfl.wire.transport import Transport
@@ -51,7 +52,9 @@ def make_nets() -> tuple[dict[str, PartyNet], Method]:
     layouts = {name: table.layout for name, table in zip(NAMES, tables.values(), strict=True)}
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, NET, LOSS, [SEED])
-        return parties, build_method(len(layouts), CLASSES, any_image(layouts), NET, LOSS, [SEED])
+        return parties, build_method(
+            len(layouts), Classification(range(CLASSES)), any_image(layouts), NET, LOSS, [SEED]
+        )
 
 
 def make_workers(dtype: torch.dtype = torch.float32) -> tuple[list[PartyWorker], Method, Rows]:

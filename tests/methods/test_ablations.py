@@ -17,6 +17,7 @@ from xvfl.errors import ModeError
 from xvfl.methods.build import build_method
 from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.nets import ConcatHead
+from xvfl.primitives.task import Classification
 
 ROWS = ["FFF", "FPF", "F-P", "PP-", "-PE"]
 
@@ -141,7 +142,9 @@ def test_switches_come_from_the_configuration() -> None:
         guidance=0.2,
     )
     options = resolved(net, loss)
-    method = build_method(len(layouts), CLASSES, False, options.net, options.loss, [0])
+    method = build_method(
+        len(layouts), Classification(range(CLASSES)), False, options.net, options.loss, [0]
+    )
     assert isinstance(method, XVFL) and isinstance(method.heads, ConcatHead)
     assert method.weights == XVFLWeights(0.0, 0.0, 1.0, False, False, False, "concat", 3, 0.2)
 

@@ -32,6 +32,7 @@ from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.vanilla import Vanilla
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Classification
 from xvfl.training.predict import logits
 
 WAYS = {
@@ -75,7 +76,9 @@ def test_a_registered_method_trains_like_every_other() -> None:
         with pytest.raises(ConfigError, match="method 'mine': already registered"):
             register_method("mine", spec)
         options = resolved(loss=LossConfig(method="mine"))
-        method = build_method(2, CLASSES, False, options.net, options.loss, [0])
+        method = build_method(
+            2, Classification(range(CLASSES)), False, options.net, options.loss, [0]
+        )
         assert isinstance(method, Vanilla)
     finally:
         unregister_method("mine")
@@ -122,7 +125,9 @@ def small_federation(loss: LossConfig, *seeds: int) -> tuple[Method, FusedFedera
     net, loss = options.net, options.loss
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, seeds)
-        method = build_method(len(layouts), CLASSES, any_image(layouts), net, loss, seeds)
+        method = build_method(
+            len(layouts), Classification(range(CLASSES)), any_image(layouts), net, loss, seeds
+        )
     method.heads.double()
     each = zip(layouts, problem.tables, strict=True)
     weight = loss.reconstruction_weight

@@ -24,6 +24,7 @@ from xvfl.errors import ConfigError
 from xvfl.methods.build import build_method
 from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
 from xvfl.primitives.layout import any_image
+from xvfl.primitives.task import Classification
 
 SETTINGS = FedCVTConfig(common=0.3, orthogonal=0.2, representation=0.7, sharpening=0.6)
 ROWS = ["FF", "PF", "FF", "F-", "GF", "PP", "-P", "FE", "FF"]
@@ -196,4 +197,11 @@ def test_more_than_two_parties_are_refused() -> None:
     layouts = {"a": NUMBERS, "b": NUMBERS, "c": NUMBERS}
     options = resolved(loss=LossConfig(method="fedcvt"), parties=3)
     with pytest.raises(ConfigError, match="fedcvt: expected two parties, got 3"):
-        build_method(len(layouts), CLASSES, any_image(layouts), options.net, options.loss, [0])
+        build_method(
+            len(layouts),
+            Classification(range(CLASSES)),
+            any_image(layouts),
+            options.net,
+            options.loss,
+            [0],
+        )

@@ -24,6 +24,7 @@ from xvfl.nets.row_wise import apply_to_rows
 from xvfl.nets.stacked import StackedLinear, stack
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import Rows
+from xvfl.primitives.task import Classification
 
 NET = NetConfig(embedding_dim=4, hidden_dim=6, number_embedding_dim=3, members=1)
 RUN_SEEDS = (5, 6)
@@ -39,7 +40,7 @@ def federation_of(
     net, loss = resolved(net).net, resolved(loss=loss).loss
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, seeds)
-        method = build_method(2, CLASSES, False, net, loss, seeds)
+        method = build_method(2, Classification(range(CLASSES)), False, net, loss, seeds)
     method.heads.double()
     each = zip(layouts, problem.tables, strict=True)
     weight, own = loss.reconstruction_weight, member_seeds(seeds, net.members)

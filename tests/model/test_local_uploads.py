@@ -32,7 +32,7 @@ from xvfl.errors import ConfigError, ModeError, RunError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.upload.encoder_net import build_encoder, encoder_config, encoder_net_config
 from xvfl.federation.upload.encoder_training import EncoderTraining
-from xvfl.federation.upload.heads import build_heads, resolve_head_options
+from xvfl.federation.upload.heads import build_heads
 from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.federation.upload.views import compute_views
 from xvfl.methods.members import Members
@@ -46,7 +46,7 @@ from xvfl.model.fitting import (
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import evaluate_run, predict_run
-from xvfl.options import Options
+from xvfl.options import Options, resolve_options
 from xvfl.training.calibration import calibrate
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import score
@@ -127,12 +127,12 @@ def assert_equal_weights(first: nn.Module, second: nn.Module) -> None:
 def test_options_are_those_of_a_coordinator_on_the_same_uploads() -> None:
     dataset = prepared()
     options = resolved(dataset, PrivacyConfig("no_gradients"))
-    federated = resolve_head_options(
-        SIZES,
+    federated = resolve_options(
+        replace(SIZES, embedding_dim=8),
         LossConfig(),
         TRAIN,
         PrivacyConfig("auto"),
-        width=8,
+        federated=True,
         image=False,
         parties=2,
         rows=dataset.row_counts().labeled,

@@ -28,6 +28,7 @@ from xvfl.nets.completers import TypedOutput
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.resnet import Block, ResidualBottom
 from xvfl.primitives.layout import Feature, Layout, any_image
+from xvfl.primitives.task import Classification
 
 RNG = torch.Generator().manual_seed(0)
 
@@ -178,7 +179,9 @@ def test_default_nets_fit_together(layouts: dict[str, Layout]) -> None:
     image = any_image(layouts)
     options = resolved(image=image)
     parties = build_parties(layouts, options.net, options.loss, [0])
-    method = build_method(len(layouts), 4, image, options.net, options.loss, [0])
+    method = build_method(
+        len(layouts), Classification(range(4)), image, options.net, options.loss, [0]
+    )
     assert len(linears(method.heads)) == (6 if image else 3)
     for name, layout in layouts.items():
         net, shape = parties[name], layout.image or (layout.encoded,)
@@ -313,7 +316,9 @@ def test_other_misfits_are_named_too(own: dict[str, Any]) -> None:
 def test_an_adapted_head_maps_each_party_by_its_own_layer() -> None:
     privacy = PrivacyConfig("no_gradients")
     options = resolved(NetConfig(heads=1), privacy=privacy)
-    method = build_method(3, 2, False, options.net, options.loss, [0], privacy=privacy)
+    method = build_method(
+        3, Classification(range(2)), False, options.net, options.loss, [0], privacy=privacy
+    )
     head = method.heads
     assert isinstance(head, nets.AdaptedHead)
     E = torch.randn(5, 3, 2, 256, generator=RNG)
@@ -327,5 +332,7 @@ def test_an_adapted_head_maps_each_party_by_its_own_layer() -> None:
 @pytest.mark.parametrize("privacy", [PrivacyConfig("off"), PrivacyConfig("noise")])
 def test_parties_that_receive_gradients_need_no_adapters(privacy: PrivacyConfig) -> None:
     options = resolved(privacy=privacy)
-    method = build_method(3, 2, False, options.net, options.loss, [0], privacy=privacy)
+    method = build_method(
+        3, Classification(range(2)), False, options.net, options.loss, [0], privacy=privacy
+    )
     assert not isinstance(method.heads, nets.AdaptedHead)

@@ -259,4 +259,4 @@ def test_noise_on_numbers_has_the_given_deviation() -> None:
 def test_a_method_for_classes_rejects_numbers() -> None:
     options = resolved(loss=LossConfig(method="fedcvt"))
     with pytest.raises(ConfigError, match="'fedcvt' predicts classes only; for regression choose"):
-        build_method(2, 1, False, options.net, options.loss, [0], task=TASK)
+        build_method(2, TASK, False, options.net, options.loss, [0])

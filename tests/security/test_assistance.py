@@ -22,7 +22,7 @@ from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import load_party_config
-from xvfl.service.connector import connect_party
+from xvfl.service.party import connect_party
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.uploads.party_encoder import load_parts
@@ -75,9 +75,7 @@ def bank(trained: Path) -> Iterator[Bank]:
         inputs = PartyInputs.load("bank", config, state, str(folder / "bank-new.csv"))
         limits = PredictionLimits(max_per_row=MAX_PER_ROW)
         predictor = PartyPredictor(inputs, limits, events.append)
-        client = connect_party(
-            config, predictor.table.hello, predictor.endpoint, events.append, 60.0
-        )
+        client = connect_party(config, predictor.endpoint, events.append, 60.0)
         thread = threading.Thread(target=client.run, daemon=True)
         thread.start()
         federation.event("main", "party_available", party="bank")

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 import torch
 
-from xvfl.config import TableOptions
 from xvfl.errors import PartyError, WireError
 from xvfl.model.run_dir import RunDir
-from xvfl.service.config import MatchingConfig
+from xvfl.service.config import MatchingConfig, PartyProcessConfig
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
 from xvfl.wire.messages import Assistance, Done, ErrorReply, Message, RowAnswer
+from xvfl.wire.tls import Tls
 
 VALUES = torch.zeros(1, 2, dtype=torch.float64)
 ROW = RowAnswer("assisted", ("bank", "shop"), (), 0.5, ())
@@ -51,7 +51,8 @@ def test_without_a_valid_reply_no_peer_assists(
 
     events = list[Any]()
     frame, matching = pd.DataFrame({"age": [1.0]}, ["c1"]), MatchingConfig("exact")
-    inputs = PartyInputs("bank", frame, TableOptions(), RunDir(tmp_path), matching)
+    config = PartyProcessConfig("localhost:1", "", Tls("", "", ""), matching=matching)
+    inputs = PartyInputs("bank", config, frame, RunDir(tmp_path))
     predictor = AssistedPredictor(inputs, lambda: torch.tensor([0]), call, events.append)
     found = predictor._ask([0], "caller", 1e9, width=2)
     assert found.rows == () and found.unreachable == ("coordinator", reason)

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from tests.upload.local_federation import PARTIES, tables
-from xvfl.config import NetConfig, PrivacyConfig, TableOptions, TrainConfig
+from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.split import Counters
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.service.align import match_parties
@@ -23,12 +22,14 @@ from xvfl.service.config import (
     CoordinatorConfig,
     CoordinatorLabels,
     MatchingConfig,
+    PartyProcessConfig,
     TimeoutConfig,
 )
 from xvfl.service.coordinator_run import CoordinatorRun
-from xvfl.service.outcome import RunOutcome
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.service.run_description import RunOutcome
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Embed, ErrorReply, Flush, Hello, Message, Release
 from xvfl.wire.tls import Tls
@@ -36,6 +37,7 @@ from xvfl.wire.tls import Tls
 pytestmark = pytest.mark.usefixtures("limited_threads")
 Match = Callable[[Message], bool]
 EPOCHS, INTERVAL = 3, 4
+TLS = Tls("ca", "certificate", "key")
 
 
 class FullDisk:
@@ -96,13 +98,9 @@ class Federation:
 
     def party(self, name: str) -> PartyService:
         folder = RunDir(self.folder / name).create()
-        key = self.folder / "main" / "release.pub"
-        return PartyService(
-            PartyInputs(
-                name, self.tables[name], TableOptions(), folder, MatchingConfig(), release_key=key
-            ),
-            self.log.append,
-        )
+        key = str(self.folder / "main" / "release.pub")
+        config = PartyProcessConfig("localhost:1", f"{name}.csv", TLS, release_key=key)
+        return PartyService(PartyInputs(name, config, self.tables[name], folder), self.log.append)
 
     def run(self, stop: Event | None = None, **options: Any) -> RunOutcome:
         given = {
@@ -117,7 +115,7 @@ class Federation:
         config = CoordinatorConfig(
             "localhost:1",
             PARTIES,
-            Tls("ca", "certificate", "key"),
+            TLS,
             CoordinatorLabels("labels.csv", "id", "y"),
             state_dir=str(self.main.path),
             **given,
@@ -125,9 +123,8 @@ class Federation:
         timeout = config.timeouts.answer
         parties = [RemoteParty(n, line, timeout) for n, line in self.lines.items()]
         alignment = load_coordinator_alignment(self.main / "alignment.json")
-        # Above the ids of matching.
-        counters, log = Counters(1_000_000), self.log.append
-        run = CoordinatorRun(config, self.main, self.labels, alignment, parties, counters, log)
+        matched = MatchedLabels(self.labels, list(self.labels.index), alignment)
+        run = CoordinatorRun(config, matched, parties, self.log.append)
         self.status = run.status
         return run.run(stop or Event())
 

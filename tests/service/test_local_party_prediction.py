@@ -40,8 +40,8 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     config = replace(config, local_party=local)
     shop_config = load_party_config(tmp_path / "shop.toml")
     service = CoordinatorService(config, show=False)
+    shop_config = replace(shop_config, encoder=EncoderConfig(epochs=1))
     inputs = PartyInputs.load("shop", shop_config, RunDir(shop_config.state_dir).create())
-    inputs = replace(inputs, encoder=EncoderConfig(epochs=1))
     shop = open_party(inputs, lambda event: None).endpoint
     service.connect({"shop": InProcessTransport(shop.hello, shop.handle), **_local_party(service)})
     assert service.run(Event()).evaluation is not None

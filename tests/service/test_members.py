@@ -25,7 +25,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.primitives.task import task_from_dict
 from xvfl.service.config import load_party_config
-from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
 from xvfl.service.log import read_log
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import RUN
@@ -129,7 +129,8 @@ def one_process_evaluation(folder: Path, model: Model) -> list[dict[str, Any]]:
     labels = read_labels(str(folder / "labels.csv"), id_column="customer", column="churned")
     alignment = load_coordinator_alignment(folder / "main" / "alignment.json")
     seed = run_seed(load_secret(RunDir(folder / "main")), "split 0")
-    labeled = LabeledRows.load(labels, alignment, PARTIES, Splits(0.2, 0.15, seed))
+    matched = MatchedLabels(labels, list(labels.index), alignment)
+    labeled = LabeledRows.load(matched, PARTIES, Splits(0.2, 0.15, seed))
     test = set(np.asarray(labels.index)[labeled.parts[2].numpy()])
     sources = {}
     for name in PARTIES:

@@ -26,7 +26,7 @@ from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE, open_bundle
 from xvfl.service.checkpoints import Checkpoints
-from xvfl.service.config import load_coordinator_config
+from xvfl.service.config import PartyProcessConfig, load_coordinator_config
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable, load_signing_key, sign_release, verify_release
@@ -34,6 +34,7 @@ from xvfl.service.release_store import ReleaseRecord, ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.report import no_report
 from xvfl.wire.messages import Release
+from xvfl.wire.tls import Tls
 from xvfl_serve.release_state import Revocation, read_release_state
 
 
@@ -149,7 +150,7 @@ def test_D9_a_released_model_predicts_as_the_simulator(tmp_path: Path, with_weig
     message = sign_release(load_signing_key(RunDir(tmp_path)), manifest, heads.party_head(0))
     state = RunDir(tmp_path / "state").create()
     state.write_json(ENCODER, model.encoders["bank"].to_dict())
-    party = PartyFolder("bank", state, tmp_path / PUBLIC_KEY)
+    party = party_folder(state, tmp_path / PUBLIC_KEY)
     settings = RunSettings("xvfl+", model.net, TrainConfig(), run="r")
     party.save_run(settings, model.full_threshold["bank"])
     weights = {f"net/bank/{key}": each for key, each in model.parties["bank"].state_dict().items()}
@@ -184,6 +185,11 @@ def test_D9_wrong_weights_of_decisions_are_rejected() -> None:
             load_decision_weights(method, each)
 
 
+def party_folder(state: RunDir, key: Path) -> PartyFolder:
+    config = PartyProcessConfig("localhost:1", "", Tls("", "", ""), release_key=str(key))
+    return PartyFolder("bank", config, state)
+
+
 def small_party(folder: Path) -> tuple[PartyFolder, ReleaseStore, Callable[[], ReleaseRecord]]:
     """Return a party that has trained, the coordinator's store, and how to sign a head for it."""
     bank, shop, y = small_tables.make_tables()
@@ -192,7 +198,7 @@ def small_party(folder: Path) -> tuple[PartyFolder, ReleaseStore, Callable[[], R
     heads = trained_heads(model)
     main, state = RunDir(folder / "main").create(), RunDir(folder / "bank").create()
     state.write_json(ENCODER, model.encoders["bank"].to_dict())
-    party = PartyFolder("bank", state, main / PUBLIC_KEY)
+    party = party_folder(state, main / PUBLIC_KEY)
     party.save_run(RunSettings("xvfl+", model.net, TrainConfig(), run="r"), 1.0)
     weights = {f"net/bank/{key}": each for key, each in model.parties["bank"].state_dict().items()}
     Checkpoints(state).save("r", 5, weights, 3)

@@ -74,8 +74,8 @@ class FileFederation(LocalFederation):
     """A matched federation in folders with certificates, tables and labels."""
 
     def __init__(self, folder: Path, **more: Any) -> None:
-        super().__init__(folder, **more)
         self.certs = folder / "certs"
+        super().__init__(folder, **more)
         self.authority = certificates(self.certs)
         self.labels.rename_axis("id").to_csv(folder / "labels.csv")
         for name, table in self.tables.items():
@@ -96,7 +96,8 @@ class FileFederation(LocalFederation):
     def party(self, name: str) -> PartyProcessConfig:
         """Return a party's configuration."""
         table = self.folder / f"{name}.csv"
-        return party_config(self.certs, table, self.folder / name, name)
+        config = party_config(self.certs, table, self.folder / name, name)
+        return replace(config, encoder=self.encoders[name], upload=self.terms)
 
     def service(self) -> CoordinatorService:
         """Open the coordinator's folder."""

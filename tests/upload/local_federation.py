@@ -11,15 +11,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from xvfl.config import EncoderConfig, TableOptions, TrainConfig, UploadTerms
+from xvfl.config import EncoderConfig, TrainConfig, UploadTerms
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
-from xvfl.service.config import CoordinatorConfig, CoordinatorLabels, MatchingConfig
+from xvfl.service.config import (
+    CoordinatorConfig,
+    CoordinatorLabels,
+    MatchingConfig,
+    PartyProcessConfig,
+)
 from xvfl.service.head_store import HeadStore
-from xvfl.service.outcome import RunOutcome
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.run_description import RunOutcome
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.wire.in_process import InProcessTransport, OfflineTransport
@@ -31,6 +37,7 @@ TERMS = UploadTerms("tests")
 N_ROWS, N_COLUMNS = 240, 3
 PARTIES = ("bank", "shop")
 ALIGNMENT = "alignment.json"
+TLS = Tls("ca", "certificate", "key")
 
 
 def tables(seed: int = 0, n: int = N_ROWS) -> tuple[dict[str, pd.DataFrame], pd.Series]:
@@ -86,17 +93,20 @@ class LocalFederation:
 
     def start_party(self, name: str) -> UploadPartyService:
         """Start a party, also a second time in the same folder."""
-        inputs = PartyInputs(
-            name,
-            self.tables[name],
-            TableOptions(),
-            RunDir(self.folder / name).create(),
-            MatchingConfig(),
-            release_key=self.folder / "coordinator" / "release.pub",
-            encoder=self.encoders[name],
-            terms=self.terms,
-        )
+        folder = RunDir(self.folder / name).create()
+        inputs = PartyInputs(name, self.party(name), self.tables[name], folder)
         return UploadPartyService(inputs, self.log.append)
+
+    def party(self, name: str) -> PartyProcessConfig:
+        """Return a party's configuration."""
+        return PartyProcessConfig(
+            "localhost:1",
+            f"{name}.csv",
+            TLS,
+            release_key=str(self.folder / "coordinator" / "release.pub"),
+            encoder=self.encoders[name],
+            upload=self.terms,
+        )
 
     def transports(self) -> dict[str, InProcessTransport]:
         """Connect to the parties."""
@@ -122,7 +132,7 @@ class LocalFederation:
         return CoordinatorConfig(
             "localhost:1",
             PARTIES,
-            Tls("ca", "certificate", "key"),
+            TLS,
             state_dir=str(self.coordinator.path),
             **{
                 "labels": CoordinatorLabels("labels.csv", "id", "y"),
@@ -144,10 +154,7 @@ class LocalFederation:
             transports = {name: OfflineTransport() for name in transports}
         run = UploadRun(
             self.config(**options),
-            self.coordinator,
-            self.labels.dropna(),
-            list(self.labels.index),
-            alignment,
+            MatchedLabels(self.labels.dropna(), list(self.labels.index), alignment),
             [RemoteParty(name, each) for name, each in transports.items()],
             self.log.append,
             retrain,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from tests.upload.local_federation import ENCODER, PARTIES
 from xvfl.errors import ConfigError, InputError, RunError
 from xvfl.matching.alignment import load_coordinator_alignment
 from xvfl.model.run_dir import RunDir
-from xvfl.service.config import ALIGNMENT
+from xvfl.service.config import ALIGNMENT, PartyProcessConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.uploads.encoder_file import (
@@ -57,7 +58,7 @@ def excluded(federation: FileFederation, held_out: bool = True) -> list[str]:
     if held_out:
         export_held_out(federation.service(), "bank", signed)
     given = signed if held_out else None
-    n_ids = export_excluded(federation.party("bank"), inputs_of(federation), given, out)
+    n_ids = export_excluded(inputs_of(federation), given, out)
     name, ids = read_excluded(out)
     assert name == "bank" and len(ids) == n_ids
     return ids
@@ -71,6 +72,11 @@ def train(federation: FileFederation, ids: list[str], **changes: object) -> Path
     assert rows == len(federation.tables["bank"]) - len(ids)
     assert not folder.path.exists()
     return out
+
+
+def with_encoder(federation: FileFederation, **options: Any) -> PartyProcessConfig:
+    """Return the configuration of 'bank' with another encoder."""
+    return replace(federation.party("bank"), encoder=replace(ENCODER, **options))
 
 
 @pytest.mark.slow
@@ -118,7 +124,7 @@ def test_an_encoder_of_other_rows_columns_or_settings_is_rejected(
     path = train(federation, ids, source=table.rename(columns={"x0": "other"}))
     with pytest.raises(RunError, match="it has the columns"):
         install_encoder(inputs, path)
-    path = train(federation, ids, encoder=replace(ENCODER, epochs=1))
+    path = train(federation, ids, config=with_encoder(federation, epochs=1))
     with pytest.raises(RunError, match="'epochs': 2.*'epochs': 1"):
         install_encoder(inputs, path)
     path = train(federation, ids)
@@ -140,7 +146,7 @@ def test_a_file_of_another_kind_a_foreign_id_and_epsilon_are_rejected(
     with pytest.raises(InputError, match="1 of .* excluded ids are not in the table"):
         train(federation, [*ids, "nobody"])
     with pytest.raises(ConfigError, match=r"encoder\.epsilon"):
-        train(federation, ids, encoder=replace(ENCODER, epsilon=1.0))
+        train(federation, ids, config=with_encoder(federation, epsilon=1.0))
     other = federation.folder / "other.json"
     other.write_text("{}")
     with pytest.raises(InputError, match="expected a file of `xvfl upload exclude`"):

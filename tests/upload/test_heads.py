@@ -10,9 +10,10 @@ import torch
 from tests.upload.local_federation import ENCODER, LocalFederation
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError
-from xvfl.federation.upload.heads import build_heads, resolve_head_options
+from xvfl.federation.upload.heads import build_heads, check_head_options
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
+from xvfl.options import resolve_options
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Classification
 from xvfl.service.release import load_signing_key
@@ -24,12 +25,12 @@ N = 6
 def test_narrower_embeddings_are_padded_with_zeros() -> None:
     rng = torch.Generator().manual_seed(0)
     narrow, wide = (torch.rand(N, 3, d, generator=rng).half() for d in (5, 8))
-    options = resolve_head_options(
-        NetConfig(heads=1),
+    options = resolve_options(
+        NetConfig(embedding_dim=8, heads=1),
         LossConfig(),
         TrainConfig(),
         AUTO,
-        width=8,
+        federated=True,
         image=False,
         parties=2,
         rows=N,
@@ -71,6 +72,4 @@ def test_options_that_uploads_do_not_allow(
     net: NetConfig, loss: LossConfig, privacy: PrivacyConfig, text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
-        resolve_head_options(
-            net, loss, TrainConfig(), privacy, width=8, image=False, parties=2, rows=100
-        )
+        check_head_options(net, loss, privacy)

@@ -131,8 +131,8 @@ def test_changed_rows_are_not_sent_as_the_same_version(federation: LocalFederati
     federation.services["shop"].close()
     federation.tables["shop"].iloc[0] += 1.0
     shop = federation.services["shop"] = federation.start_party("shop")
-    assert shop.endpoint._thread is not None
-    shop.endpoint._thread.join()
+    assert shop._thread is not None
+    shop._thread.join()
     reply = ask(federation, AskChunk(FIRST + 1, 1, 0))
     assert isinstance(reply, ErrorReply) and "new-version --keep-encoder" in reply.text
 
@@ -146,8 +146,8 @@ def test_rows_withdrawn_at_the_party_do_not_leave_it(federation: LocalFederation
         assert isinstance(reply, ErrorReply) and "withdrawn" in reply.text
         shop.close()
         shop = federation.services["shop"] = federation.start_party("shop")
-        assert shop.endpoint._thread is not None
-        shop.endpoint._thread.join()
+        assert shop._thread is not None
+        shop._thread.join()
 
 
 def test_withdrawn_ids_are_found_in_another_table(federation: LocalFederation) -> None:

@@ -38,7 +38,7 @@ class GrowingFederation(FileFederation):
 
     def __init__(self, folder: Path, **more: object) -> None:
         self.whole: pd.DataFrame | None = None
-        super().__init__(folder, **more)
+        super().__init__(folder, matched=False, **more)
 
     def start_party(self, name: str):  # type: ignore[no-untyped-def]
         """Start a party; the shop without its late rows at first."""
@@ -53,8 +53,8 @@ class GrowingFederation(FileFederation):
         """Stop a party and start it again; wait for its upload if its ids are matched."""
         self.services[name].close()
         service = self.services[name] = self.start_party(name)
-        if service.endpoint._thread is not None:
-            service.endpoint._thread.join()
+        if service._thread is not None:
+            service._thread.join()
 
     def grow(self) -> None:
         """Append the late rows, change others, and match ids again."""
@@ -158,13 +158,13 @@ def test_the_weights_are_those_of_a_complete_upload(federation: GrowingFederatio
 
 
 def test_parts_by_file(federation: GrowingFederation) -> None:
+    federation.match()
     service = federation.service()
 
     def exchange(name: str, number: int) -> Path:
         held_out, out = federation.folder / "list", federation.folder / f"{name}-{number}"
         export_held_out(federation.service(), name, held_out)
-        party = federation.party(name), federation.services[name]
-        assert export_upload(*party, held_out, out, Event()) is not None
+        assert export_upload(federation.services[name], held_out, out, Event()) is not None
         return out
 
     files = [exchange("shop", 0)]
@@ -261,16 +261,15 @@ def test_every_release_of_a_row_counts_towards_epsilon(tmp_path: Path) -> None:
     federation.services["shop"].close()
 
     def start(limit: float):  # type: ignore[no-untyped-def]
-        limited = replace(
-            inputs, source=federation.tables["shop"], limits=RequestLimits(max_epsilon=limit)
-        )
+        config = replace(inputs.config, limits=RequestLimits(max_epsilon=limit))
+        limited = replace(inputs, source=federation.tables["shop"], config=config)
         service = type(federation.services["shop"])(limited, federation.log.append)
-        assert service.endpoint._thread is not None
-        service.endpoint._thread.join()
+        assert service._thread is not None
+        service._thread.join()
         return service
 
     refused = start(2.5)
-    assert "to 2 releases" in federation.events("encoder_failed")[-1]["reason"]
+    assert "most 2 releases" in federation.events("encoder_failed")[-1]["reason"]
     refused.close()
     federation.services["shop"] = start(3.5)
     federation.run(retrain=True)

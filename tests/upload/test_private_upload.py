@@ -55,7 +55,7 @@ def test_which_features_are_missing_is_hidden(federation: LocalFederation) -> No
 
 
 def test_the_encoder_is_not_trained(federation: LocalFederation) -> None:
-    encoder = federation.services["shop"].endpoint._encoder
+    encoder = federation.services["shop"]._encoder
     table, net = encoder._load(None)
     first = build_encoder("shop", table.layout, PRIVATE, encoder._seeds).state_dict()
     assert all(torch.equal(first[key], value) for key, value in net.state_dict().items())

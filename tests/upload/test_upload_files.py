@@ -47,8 +47,7 @@ def export(federation: FileFederation, name: str) -> Path:
     """Exchange the held-out list and the upload of a party as files."""
     held_out, out = federation.folder / f"{name}.heldout", federation.folder / f"{name}.upload"
     export_held_out(federation.service(), name, held_out)
-    party = federation.party(name), federation.services[name]
-    assert export_upload(*party, held_out, out, Event()) is not None
+    assert export_upload(federation.services[name], held_out, out, Event()) is not None
     return out
 
 
@@ -210,9 +209,9 @@ def test_a_held_out_list_must_be_the_coordinators(
     if not reason:
         handles, session, key = read_held_out(federation.party("bank"), "bank", path)
         assert handles.tolist() == [1, 2] and session == SESSION and len(key) == 32
-        party, out = federation.party("bank"), federation.folder / "out"
+        out = federation.folder / "out"
         with pytest.raises(RunError, match="another alignment"):
-            export_upload(party, federation.services["bank"], path, out, Event())
+            export_upload(federation.services["bank"], path, out, Event())
         path.write_text(path.read_text().replace("[1, 2]", "[1, 3]"))
         reason = "was changed"
     with pytest.raises(RunError, match=reason):

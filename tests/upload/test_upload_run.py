@@ -191,7 +191,7 @@ def test_methods_with_several_embeddings_are_refused(
 
 def test_a_failed_encoder_is_reported_without_its_details(tmp_path: Path) -> None:
     made = LocalFederation(tmp_path)
-    encoder = made.services["shop"].endpoint._encoder
+    encoder = made.services["shop"]._encoder
 
     def fail(*arguments: object) -> bool:
         raise ValueError("customer 17 is ill")
@@ -225,16 +225,15 @@ def test_a_stopped_training_resumes_with_the_same_weights(
 
 def test_an_encoder_that_was_stopped_continues(federation: LocalFederation, tmp_path: Path) -> None:
     service = federation.services["shop"]
-    endpoint = service.endpoint
-    endpoint._stop.set()
+    service._stop.set()
     transport = federation.transports()["shop"]
     handles = torch.arange(20, dtype=torch.int32)
     transport.request(HeldOut(FIRST, handles)).result(60)
-    endpoint.close()
+    service.close()
     assert (tmp_path / "shop/encoders/1/checkpoint.safetensors").is_file()
     again = federation.services["shop"] = federation.start_party("shop")
-    assert again.endpoint._thread is not None
-    again.endpoint._thread.join()
+    assert again._thread is not None
+    again._thread.join()
     assert (tmp_path / "shop/encoders/1/weights.safetensors").is_file()
     offer = federation.transports()["shop"].request(AskUpload(FIRST + 1)).result(60)
     assert isinstance(offer, UploadOffer) and offer.version == 1

@@ -445,7 +445,7 @@ def test_a_party_leaves_withdrawn_rows_out_of_the_next_version(federation: FileF
     before = federation.events("encoder_training")[-1]["rows"]
     federation.services["shop"].close()
     shop = federation.services["shop"] = federation.start_party("shop")
-    while not shop.endpoint.status()["upload_rows"]:
+    while not shop.status()["upload_rows"]:
         time.sleep(0.01)
     federation.run(retrain=True)
     started = federation.events("encoder_training")[-1]
@@ -479,7 +479,7 @@ def test_a_new_version_needs_the_operator(federation: FileFederation) -> None:
     federation.services["shop"] = federation.start_party("shop")
     reply = federation.transports()["shop"].request(AskChunk(FIRST + 3, 1, 0)).result()
     assert isinstance(reply, ErrorReply)
-    federation.services["shop"].endpoint.close()
+    federation.services["shop"].close()
     load_parts(folder, 1)
 
 
@@ -562,7 +562,7 @@ def test_changed_rows_are_uploaded_with_the_same_encoder(federation: FileFederat
     federation.tables["shop"].loc[["r1", "r2"]] += 1.5
     assert allow_next_version(folder, keep_encoder=True) == 2
     shop = federation.services["shop"] = federation.start_party("shop")
-    while not shop.endpoint.status()["upload_rows"]:
+    while not shop.status()["upload_rows"]:
         time.sleep(0.01)
     federation.run(retrain=True)
     after = find_upload(federation.coordinator, "shop", session)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.wire.test_transports import HELLO, echo
-from tests.wire.transport_helpers import run_client, run_server, wait_until
+from tests.wire.transport_helpers import close, run_client, run_server, wait_until
 from xvfl.errors import WireError
 from xvfl.wire import codec
 from xvfl.wire.front import NO_HANDSHAKE
@@ -190,7 +190,7 @@ def test_a_party_that_does_not_read_is_disconnected_when_the_coordinator_closes(
         for request_id in range(1, 4):
             transport.request(Match(request_id, bytes(32 * 2**20)))
         connection = transport.connection
-        transport.close()
+        close(server, "p0")
         wait_until(lambda: transport.connection is not connection)
         hold.set()
 

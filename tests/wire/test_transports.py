@@ -17,6 +17,7 @@ from tests.federation.split_helpers import make_endpoints, make_federation, sett
 from tests.wire.proxy import proxy
 from tests.wire.transport_helpers import (
     TRANSPORTS,
+    close,
     issue_certificates,
     open_transports,
     run_client,
@@ -327,7 +328,7 @@ def test_a_closed_line_hangs_up_and_the_party_may_come_back(authority: Path) -> 
         for times in range(1, 4):
             wait_until(found.hello)
             assert isinstance(ask(found, Match(times, b"")), Matched)
-            found.close()
+            close(listener, "p0")
             wait_until(lambda times=times: count("disconnected") == times)
             wait_until(lambda times=times: count("connected") == times + 1)
         dialler.stop()

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from xvfl.certs import PeerVerifier, create_authority
 from xvfl.certs.proof import proof_checker, prover
 from xvfl.federation.endpoint import Endpoint
@@ -48,6 +50,12 @@ def run_server(
         yield server
     finally:
         server.close()
+
+
+def close(server: CoordinatorServer, name: str) -> None:
+    """Close the connection of a party."""
+    end = server.transports[name].end
+    server._loop.call_soon_threadsafe(end, grpc.StatusCode.UNAVAILABLE, "closed by the test")
 
 
 @contextmanager

@@ -279,7 +279,7 @@ class StackedRuns:
         """Build the method of interactive training."""
         return build_method(
             len(self.task.layouts),
-            self.task.classes,
+            Classification(range(self.task.classes)),
             any_image(self.task.layouts),
             self.net,
             self.options.loss,

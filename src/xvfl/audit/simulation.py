@@ -26,6 +26,7 @@ from xvfl.options import Options, resolve_options, resolve_privacy
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows
+from xvfl.primitives.task import Classification
 from xvfl.training.loop import Record, Trainer
 from xvfl.training.predict import score
 
@@ -192,7 +193,7 @@ def simulate(
     with torch.random.fork_rng(devices=[]):
         method = build_method(
             len(workers),
-            len(dataset.classes),
+            Classification(dataset.classes),
             any_image(dataset.layouts),
             options.net,
             options.loss,

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
-from xvfl.federation.upload.heads import build_heads, resolve_head_options
+from xvfl.federation.upload.heads import build_heads
+from xvfl.options import resolve_options
 from xvfl.primitives.metrics import auroc, r2
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Regression, Task
@@ -64,8 +65,9 @@ def head_accuracy(
         `local`, the mean over the parties, and `collaborative` of several parties.
     """
     rows, seeds = split.training.to(device), [options.random_state]
-    resolved = resolve_head_options(
-        NetConfig(heads=options.heads),
+    width = max(each.shape[-1] for each in views.values())
+    resolved = resolve_options(
+        NetConfig(embedding_dim=width, heads=options.heads),
         LossConfig(),
         TrainConfig(
             epochs=options.epochs,
@@ -73,7 +75,7 @@ def head_accuracy(
             random_state=options.random_state,
         ),
         PrivacyConfig("no_gradients"),
-        width=max(each.shape[-1] for each in views.values()),
+        federated=True,
         image=split.image,
         parties=len(views),
         rows=len(rows),

@@ -94,8 +94,8 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     from xvfl.matching import load_party_alignment
     from xvfl.model.workflow import read_source
     from xvfl.service.config import ALIGNMENT
-    from xvfl.service.connector import connect_party
     from xvfl.service.matched_table import matching_endpoint
+    from xvfl.service.party import connect_party
     from xvfl.service.state_dir import open_state_dir
 
     path = Path(config.state_dir) / ALIGNMENT
@@ -107,7 +107,7 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     before = path.stat().st_mtime_ns if path.exists() else 0
     _, log = open_state_dir(config, name)
     endpoint = matching_endpoint(source, path, config.matching, log, again)
-    connect_party(config, lambda: endpoint.hello, endpoint, log, wait).run()
+    connect_party(config, endpoint, log, wait).run()
     if not path.exists() or path.stat().st_mtime_ns == before:
         raise PartyError(f"the coordinator ended without matching: {endpoint.end_reason}")
     match = load_party_alignment(path).match

@@ -11,7 +11,6 @@ from xvfl.cli.output import INTERRUPTED, print_error, print_line
 from xvfl.cli.upload_command import Out, PartyFile
 
 if TYPE_CHECKING:
-    from xvfl.service.config import PartyProcessConfig
     from xvfl.service.log import LogFunction
     from xvfl.service.party_inputs import PartyInputs
 
@@ -36,8 +35,8 @@ def exclude(
     with require_extra("federated"):
         from xvfl.service.uploads.encoder_file import export_excluded
 
-    loaded, inputs, _ = _open(config)
-    count = export_excluded(loaded, inputs, held_out, out)
+    inputs, _ = _open(config)
+    count = export_excluded(inputs, held_out, out)
     print_line(f"wrote {out}: {count} ids of {inputs.name}")
     print_line(
         f"next, where the encoder is trained: xvfl upload train {config.name} --exclude "
@@ -104,13 +103,13 @@ def install(
     with require_extra("federated"):
         from xvfl.service.uploads.encoder_file import install_encoder
 
-    _, inputs, log = _open(config)
+    inputs, log = _open(config)
     version = install_encoder(inputs, file)
     log({"event": "encoder_installed", "version": version, "file": str(file)})
     print_line(f"installed version {version} of the encoder; next: xvfl party {config}")
 
 
-def _open(config: Path) -> "tuple[PartyProcessConfig, PartyInputs, LogFunction]":
+def _open(config: Path) -> "tuple[PartyInputs, LogFunction]":
     """Load a party's configuration, table and state folder."""
     from xvfl.certs import peer_name
     from xvfl.service.config import load_party_config
@@ -120,7 +119,7 @@ def _open(config: Path) -> "tuple[PartyProcessConfig, PartyInputs, LogFunction]"
     loaded = load_party_config(config)
     name = peer_name(loaded.tls.read()[1])
     folder, log = open_state_dir(loaded, name, show=False, create=False)
-    return loaded, PartyInputs.load(name, loaded, folder), log
+    return PartyInputs.load(name, loaded, folder), log
 
 
 COMMANDS = exclude, train, install

@@ -91,10 +91,9 @@ def install(
         from xvfl.service.state_dir import open_state_dir
 
     loaded = load_party_config(config)
-    key = Path(loaded.release_key) if loaded.release_key else None
     name = peer_name(loaded.tls.read()[1])
     folder, _ = open_state_dir(loaded, name, create=False)
-    party = PartyFolder(name, folder, key, loaded.id_column)
+    party = PartyFolder(name, loaded, folder)
     manifest = party.install(read_release(file))
     what = f"{manifest['number']} of run {manifest['run']}"
     if manifest.get("revoked") is not None:

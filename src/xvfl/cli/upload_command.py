@@ -77,7 +77,7 @@ def export(
     service = UploadPartyService(PartyInputs.load(name, loaded, folder), log)
     with stop_on_signals() as stop, limit_threads(False, choose_device(loaded.device)):
         try:
-            manifest = export_upload(loaded, service, held_out, out, stop)
+            manifest = export_upload(service, held_out, out, stop)
         finally:
             service.close()
     if manifest is None:

@@ -64,7 +64,7 @@ def withdraw(
     loaded = load_party_config(config)
     name = peer_name(loaded.tls.read()[1])
     folder, log = open_state_dir(loaded, name, show=False, create=False)
-    key = Path(loaded.release_key) if loaded.release_key else None
+    key = loaded.release_key
     if receipt is not None:
         _print_receipt(store_receipt(folder, name, read_receipt(receipt), key), key)
         return
@@ -93,7 +93,7 @@ def _read_ids(path: Path) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _send(config: "PartyProcessConfig", name: str, message: "Withdraw", key: Path | None) -> None:
+def _send(config: "PartyProcessConfig", name: str, message: "Withdraw", key: str | None) -> None:
     from xvfl.model.run_dir import RunDir
     from xvfl.service.uploads.party_withdrawal import (
         send_withdrawal,
@@ -107,7 +107,7 @@ def _send(config: "PartyProcessConfig", name: str, message: "Withdraw", key: Pat
         _print_receipt(store_receipt(RunDir(config.state_dir), name, reply, key, digest), key)
 
 
-def _print_receipt(statement: dict[str, Any], key: Path | None) -> None:
+def _print_receipt(statement: dict[str, Any], key: str | None) -> None:
     what = f"{statement['rows']} rows" if statement["rows"] else f"version {statement['version']}"
     if statement["everything"]:
         what += " and all before it"

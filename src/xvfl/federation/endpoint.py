@@ -103,8 +103,6 @@ class SentTensor:
 class Endpoint(RequestEndpoint):
     """One party of one coordinator."""
 
-    restarts = (Begin,)
-
     def __init__(
         self,
         hello: Hello,
@@ -135,7 +133,7 @@ class Endpoint(RequestEndpoint):
             Backward: self._backward,
             Flush: self._flush,
         }
-        super().__init__(hello, log_event, {**training, **replies}, NO_REQUEST)
+        super().__init__(hello, log_event, {**training, **replies}, NO_REQUEST, (Begin,))
         self._start_run, self._store = start_run, store
         self.run = ""
         self.step = 0

@@ -63,20 +63,17 @@ class TimelyBatch:
     @property
     def E(self) -> Tensor:
         """(N, K, v, M·d)"""
-        n, *rest = self.shape
-        return _stack([each.E for each in self.answers.values()], torch.zeros(n, 0, *rest))
+        return self._stack("E", *self.shape[1:])
 
     @property
     def observed(self) -> Tensor:
         """(N, K) share of observed features."""
-        parts = [each.observed for each in self.answers.values()]
-        return _stack(parts, torch.zeros(self.shape[0], 0))
+        return self._stack("observed")
 
     @property
     def status(self) -> Tensor:
         """(N, K) row status, see `RowEmbeddings`."""
-        parts = [each.status for each in self.answers.values()]
-        return _stack(parts, torch.zeros(self.shape[0], 0, dtype=torch.uint8))
+        return self._stack("status").to(torch.uint8)
 
     @property
     def refused(self) -> Tensor:
@@ -87,10 +84,14 @@ class TimelyBatch:
     def rows(self) -> Rows:
         """The rows as these parties hold them."""
         n, status, refused = self.shape[0], self.status, self.refused
-        parts = [each.handles for each in self.answers.values()]
-        handles = _stack(parts, torch.zeros(n, 0, dtype=torch.long)).masked_fill(refused, -1)
+        handles = self._stack("handles").long().masked_fill(refused, -1)
         seen = (status >= 1) & ~refused
         return Rows(handles, status == FULL, seen, torch.full((n,), -1), torch.ones(n))
+
+    def _stack(self, field: str, *shape: int) -> Tensor:
+        """Combine a field of all answers; without any, it is empty. (N, K, …)"""
+        parts = [getattr(each, field) for each in self.answers.values()]
+        return torch.stack(parts, 1) if parts else torch.zeros(self.shape[0], 0, *shape)
 
 
 def embed_in_time(
@@ -230,7 +231,3 @@ def _unpack(reply: RowEmbeddings, handles: Tensor, n_views: int, width: int) -> 
     held = ((handles >= 0) & (status != REFUSED)).nonzero().flatten()
     values = check_tensor("embeddings", reply.values, (len(held), n_views, width), torch.float32)
     return values.new_zeros(n, n_views, width).index_copy(0, held, values)
-
-
-def _stack(parts: Sequence[Tensor], empty: Tensor) -> Tensor:
-    return torch.stack(tuple(parts), 1) if parts else empty

@@ -124,14 +124,8 @@ class PredictionEndpoint(RequestEndpoint):
         allowed, refusal = _take(opened, opened.rows[handles[held].numpy()], message.caller)
         refused = held[~torch.from_numpy(allowed)]
         if refusal:
-            self._log_event(
-                {
-                    "event": "prediction_refused",
-                    "caller": message.caller,
-                    "rows": len(refused),
-                    "reason": refusal,
-                }
-            )
+            event = {"event": "prediction_refused", "caller": message.caller}
+            self._log_event({**event, "rows": len(refused), "reason": refusal})
         answered = handles.clone()
         answered[refused] = -1
         status, observed = _at(opened.levels, answered), _at(opened.observed, answered)

@@ -7,7 +7,7 @@ request that is sent again gets the same reply and has no second effect.
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from xvfl.errors import MatchingError, WireError, XVFLError
 from xvfl.system.printable import one_line
@@ -35,10 +35,9 @@ class RequestEndpoint:
         Reply to requests; `End` needs none.
     refusal
         Why other requests are rejected.
+    restarts
+        Requests whose id may be any: another process of the coordinator may send them.
     """
-
-    restarts: ClassVar[tuple[type[Any], ...]] = ()
-    """Requests whose id may be any: another process of the coordinator may send them."""
 
     def __init__(
         self,
@@ -46,9 +45,10 @@ class RequestEndpoint:
         log_event: LogEvent,
         replies: Replies,
         refusal: str,
+        restarts: tuple[type[Any], ...] = (),
     ) -> None:
         self.hello, self._log_event = hello, log_event
-        self._replies, self._refusal = replies, refusal
+        self._replies, self._refusal, self._restarts = replies, refusal, restarts
         self.end_reason: str | None = None
         """Why the coordinator ended the run; None while it has not."""
         self.n_rejected = 0
@@ -87,7 +87,7 @@ class RequestEndpoint:
     def _dispatch(self, message: Message) -> Message:
         """Carry out a request and return the reply."""
         kind = type(message)
-        if kind not in self.restarts and message.request_id <= self._last_request_id:
+        if kind not in self._restarts and message.request_id <= self._last_request_id:
             raise WireError(
                 f"{kind.__name__}: expected a request id above {self._last_request_id}, got "
                 f"{message.request_id}: stale or replayed"

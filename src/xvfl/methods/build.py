@@ -21,7 +21,7 @@ from xvfl.nets.whitening import Whitening
 from xvfl.options import check_members, require_resolved
 from xvfl.primitives.layout import Layout, any_image
 from xvfl.primitives.random import seed_modules
-from xvfl.primitives.task import CLASSIFICATION, Task
+from xvfl.primitives.task import Task
 
 CPU = torch.device("cpu")
 ADAPTED_WIDTHS = {False: 64, True: 256}
@@ -89,15 +89,14 @@ def build_parties(
 
 def build_method(
     n_parties: int,
-    n_outputs: int,
+    task: Task,
     image: bool,
     config: NetConfig,
     loss: LossConfig,
     seeds: Sequence[int],
-    head: nn.Module | None = None,
     privacy: PrivacyConfig = NO_PROTECTION,
-    task: Task = CLASSIFICATION,
     widths: Sequence[int] | None = None,
+    head: nn.Module | None = None,
 ) -> Method:
     """Build the method and its heads; with several seeds, heads are stacks for as many runs.
 
@@ -115,7 +114,7 @@ def build_method(
     def build_head(number: int, width: int, seed: int) -> nn.Module:
         seed_modules(CPU, seed, COORDINATOR, "init", number)
         if head is None:
-            return nets.head(width, hidden, n_outputs, image)
+            return nets.head(width, hidden, task.n_outputs, image)
         if width not in (d, adapted):
             raise InputError(
                 f"custom nets: a custom head takes one embedding, and {loss.method} needs a head "

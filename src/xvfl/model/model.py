@@ -111,15 +111,14 @@ class Model:
                 self.parties = build_encoders(layouts, net, privacy, seeds, *own)
             self.method: Method = build_method(
                 len(layouts),
-                task.n_outputs,
+                task,
                 any_image(layouts),
                 head_net or net,
                 loss,
                 seeds,
-                custom_nets.head,
                 privacy,
-                task,
                 [net.embedding_dim] * len(layouts) if head_net else None,
+                custom_nets.head,
             )
         check_custom_nets(self.parties, self.method, task.n_outputs, custom_nets)
 

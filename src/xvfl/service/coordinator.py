@@ -8,9 +8,9 @@ from xvfl.errors import RunError
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.listener import listen
-from xvfl.service.outcome import RunOutcome
 from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
+from xvfl.service.run_description import RunOutcome
 from xvfl.service.status_server import serve_status
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.wire.in_process import InProcessTransport, OfflineTransport

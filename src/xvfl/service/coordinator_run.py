@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from threading import Event
 from typing import Any
 
-import pandas as pd
 from torch import Tensor
 
 from xvfl.dataset.splits import RowCounts, Splits
@@ -21,7 +20,6 @@ from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
 from xvfl.federation.split import Counters, SplitFederation
-from xvfl.matching.alignment import CoordinatorAlignment
 from xvfl.methods import Method, method_spec, protect_labels
 from xvfl.methods.build import build_method
 from xvfl.model.dashboard.curves import curves
@@ -32,13 +30,17 @@ from xvfl.model.run_summary import record_run
 from xvfl.options import resolve_options
 from xvfl.service.align import wait_for_party
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
 from xvfl.service.log import FINISHED, LogFunction
-from xvfl.service.outcome import RunOutcome
-from xvfl.service.party_metrics import party_metrics
 from xvfl.service.release_delivery import end_party, send_release
 from xvfl.service.release_store import ReleaseStore
-from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
+from xvfl.service.run_description import (
+    RunOutcome,
+    connected_parties,
+    describe_run,
+    evaluate_heads,
+    progress_status,
+)
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.training.loop import Record, Trainer
@@ -53,14 +55,12 @@ class CoordinatorRun:
     def __init__(
         self,
         config: CoordinatorConfig,
-        folder: RunDir,
-        labels: pd.Series,
-        alignment: CoordinatorAlignment,
+        matched: MatchedLabels,
         parties: list[RemoteParty],
-        counters: Counters,
         log: LogFunction,
     ) -> None:
         """Wait for the parties and begin, from the last checkpoint if there is one."""
+        folder = RunDir(config.state_dir)
         if folder.has(MANIFEST):
             raise RunError(f"{folder.path}: this run is finished; choose another `state_dir`")
         self.folder, self.log = folder, log
@@ -69,7 +69,7 @@ class CoordinatorRun:
         # The split depends on labels, and parties learn it: nobody else may know its seed.
         split_seed = run_seed(secret, f"split {train.random_state}")
         splits = Splits(config.test_fraction, train.validation_fraction, split_seed)
-        labeled = LabeledRows.load(labels, alignment, names, splits, config.labels.task)
+        labeled = LabeledRows.load(matched, names, splits, config.labels.task)
         saved: dict[str, Tensor] = {}
         about: dict[str, Any] = {}
         if folder.has(CHECKPOINT):
@@ -96,9 +96,8 @@ class CoordinatorRun:
             )
         self.config = config = replace(config, net=net, loss=loss, train=train, privacy=privacy)
         seeds, self.task = [run_seed(secret, run)], labeled.task
-        n_outputs = self.task.n_outputs
         self.method: Method = build_method(
-            len(names), n_outputs, self._image, net, loss, seeds, None, privacy, self.task
+            len(names), self.task, self._image, net, loss, seeds, privacy
         )
         self.terms = make_terms(config, labeled, run)
         if about and (about["settings"], about["parties"]) != (self.terms.settings, list(names)):
@@ -107,13 +106,15 @@ class CoordinatorRun:
                 "choose another `state_dir`"
             )
         width = net.embedding_dim * method_spec(loss.method).branches
+        # From the clock, so that the numbers increase across restarts.
+        counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.federation = SplitFederation(parties, width, counters, net.members)
         self._levels = {name: saved.pop(f"row_status/{name}") for name in names if saved}
         self._begin(about)
         rows, (training, validation, test) = labeled.rows(self._levels, train.class_weight)
         self.validation, self._test = rows.take(validation), rows.take(test)
         self._prior, self._missing = labeled.prior(training), rows_map(rows, list(names))
-        method = protect_labels(self.method, privacy, n_outputs, seeds)
+        method = protect_labels(self.method, privacy, self.task.n_outputs, seeds)
         self.trainer = Trainer(self.federation, method, rows.take(training), train)
         self._saved_step = 0
         if saved:
@@ -215,15 +216,9 @@ class CoordinatorRun:
         temperatures, evaluation = evaluate_heads(
             self.method, federation, self.validation, self._test, task
         )
+        run, prior, names = self.terms.run, self._prior, federation.names
         heads = TrainedHeads(
-            self.terms.run,
-            self.method,
-            task,
-            self._prior,
-            temperatures,
-            config.loss,
-            config.net,
-            federation.names,
+            run, self.method, task, prior, temperatures, config.loss, config.net, names
         )
         store = ReleaseStore(self.folder, config.signing_key)
         heads.release(store, config.release_to)
@@ -241,8 +236,11 @@ class CoordinatorRun:
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
-        metrics = party_metrics(self.federation.parties)
-        absent = [name for name, connected in metrics["party_present"].items() if not connected]
+        parties = self.federation.parties
+        present = connected_parties(parties)
+        absent = [name for name, connected in present.items() if not connected]
+        traffic = {each.name: each.transport.traffic() for each in parties}
+        latency = {each.name: each.latency for each in parties if each.latency is not None}
         lost = bool(absent) and not self._finished
         return {
             "healthy": not lost,
@@ -252,7 +250,10 @@ class CoordinatorRun:
             **progress_status(self._about, self.trainer.progress),
             "checkpoint_step": self._saved_step,
             "seconds": round(time.monotonic() - self._started, 1),
-            **metrics,
+            "party_present": present,
+            "party_bytes_sent": {name: sent for name, (sent, _) in traffic.items()},
+            "party_bytes_received": {name: received for name, (_, received) in traffic.items()},
+            "party_latency_seconds": latency,
             "details": {
                 **self._about,
                 "curves": curves(self.folder.records()),

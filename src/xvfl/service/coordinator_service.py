@@ -1,6 +1,5 @@
 """The coordinator's part in a federation, over any transport: labels, alignment, run, status."""
 
-import time
 from collections.abc import Mapping
 from threading import Event
 from typing import Any
@@ -11,7 +10,6 @@ from xvfl.data.frames import read_frame
 from xvfl.data.labels import read_labels
 from xvfl.errors import WireError
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.split import Counters
 from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
@@ -20,9 +18,9 @@ from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
-from xvfl.service.outcome import RunOutcome
-from xvfl.service.party_metrics import connected_parties
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.release import check_releasable, load_signing_key
+from xvfl.service.run_description import RunOutcome, connected_parties
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.service.uploads.upload_store import find_upload
@@ -61,8 +59,6 @@ class CoordinatorService:
             # Rows without a label are matched too: heads may learn from them.
             frame = read_frame(config.labels.table, config.labels.id_column, "labels")
             self.ids = list(frame.index)
-        # Initialize the counter from the clock so that it increases across restarts.
-        self.counters = Counters(request_id=time.time_ns() // 1_000_000)
         self.alignment = self._load_alignment()
         self.parties: list[RemoteParty] = []
         self._columns: dict[str, str] = {}
@@ -78,30 +74,13 @@ class CoordinatorService:
     def run(self, stop: Event) -> RunOutcome:
         """Match ids with new parties, then train until the run is finished or `stop` is set."""
         with interruptible(stop):
-            alignment = self._align()
+            matched = MatchedLabels(self.labels, self.ids, self._align())
         with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):
             if self.uploads:
-                self._run = UploadRun(
-                    self.config,
-                    self.folder,
-                    self.labels,
-                    self.ids,
-                    alignment,
-                    self.parties,
-                    self.log,
-                    self._retrain,
-                )
+                self._run = UploadRun(self.config, matched, self.parties, self.log, self._retrain)
                 return self._run.run(stop)
             with interruptible(stop):
-                self._run = CoordinatorRun(
-                    self.config,
-                    self.folder,
-                    self.labels,
-                    alignment,
-                    self.parties,
-                    self.counters,
-                    self.log,
-                )
+                self._run = CoordinatorRun(self.config, matched, self.parties, self.log)
             return self._run.run(stop)
 
     @property

@@ -24,6 +24,16 @@ from xvfl.primitives.task import Classification, Regression, Task
 
 
 @dataclass(frozen=True)
+class MatchedLabels:
+    """The labels of a coordinator, and which parties hold its rows."""
+
+    labels: pd.Series
+    ids: Sequence[str]
+    """Ids of the alignment; with uploads, some have no label."""
+    alignment: CoordinatorAlignment
+
+
+@dataclass(frozen=True)
 class LabeledRows:
     """The coordinator's rows that at least one party holds, in the order of its table."""
 
@@ -44,26 +54,25 @@ class LabeledRows:
     @classmethod
     def load(
         cls,
-        labels: pd.Series,
-        alignment: CoordinatorAlignment,
+        matched: MatchedLabels,
         names: Sequence[str],
         splits: Splits,
         kind: TaskKind = "classification",
-        ids: Sequence[str] | None = None,
+        by_id: bool = False,
     ) -> "LabeledRows":
         """Select the rows that at least one party holds, and split them by class.
 
-        With `ids`, those of the alignment, rows may have no label, and each row is held out or not
-        by its id alone (`split_by_id`).
+        With `by_id`, rows may have no label, and each row is held out or not by its id alone
+        (`split_by_id`).
         """
-        handles = torch.stack([torch.from_numpy(alignment.matches[n].handles) for n in names], 1)
+        labels, matches = matched.labels, matched.alignment.matches
+        handles = torch.stack([torch.from_numpy(matches[name].handles) for name in names], 1)
         for i, name in enumerate(names):
             if not bool((handles[:, i] >= 0).any()):
                 raise no_shared_ids(name, "; check that both sides use the same ids and `rule`")
         held = (handles >= 0).any(1)
-        found = labels.index.get_indexer(
-            pd.Index(labels.index if ids is None else ids)[held.numpy()]
-        )
+        ids = pd.Index(matched.ids)[held.numpy()]
+        found = labels.index.get_indexer(ids)
         known = torch.from_numpy(found >= 0)
         used = labels.iloc[found[found >= 0]]
         if not len(used):
@@ -72,10 +81,7 @@ class LabeledRows:
         if kind == "classification":
             classes, numbers = encode_labels(used)
             strata[known] = torch.from_numpy(numbers)
-        if ids is None:
-            parts = split(strata, splits)
-        else:
-            parts = split_by_id([ids[i] for i in held.nonzero().flatten().tolist()], splits)
+        parts = split_by_id(ids.tolist(), splits) if by_id else split(strata, splits)
         held_out = torch.cat(parts[1:])
         validation, test = (part[known[part]] for part in parts[1:])
         parts = parts[0], validation, test

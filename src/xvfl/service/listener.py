@@ -14,10 +14,10 @@ from xvfl.model.run_dir import RunDir
 from xvfl.options import max_embedding_width
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
-from xvfl.service.uploads.withdrawals import answer_withdrawals, enforce_terms, remember_certificate
+from xvfl.service.uploads.withdrawals import enforce_terms, remember_certificate, withdraw
 from xvfl.wire.limits import ReplyLimit, reply_limit
-from xvfl.wire.messages import Hello, Message
-from xvfl.wire.server import CoordinatorServer
+from xvfl.wire.messages import Hello, Message, Withdraw
+from xvfl.wire.server import Answer, CoordinatorServer, reject_request
 
 WRONG_PURPOSE = {
     "training": "this coordinator trains; start the party without --serve",
@@ -31,7 +31,7 @@ def listen(
     log: LogFunction,
     check_hello: Callable[[str, Hello], None] = lambda name, hello: None,
     purpose: str = "training",
-    answer: Callable[[str, Message], Message] | None = None,
+    answer: Answer = reject_request,
 ) -> Iterator[CoordinatorServer]:
     """Listen for the configured parties; `check_hello` may raise to reject one.
 
@@ -53,6 +53,11 @@ def listen(
             remember_certificate(folder, name, certificate, log)
         return name
 
+    def reply(party: str, message: Message) -> Message:
+        if isinstance(message, Withdraw):
+            return withdraw(folder, config.signing_key, party, message, log)
+        return answer(party, message)
+
     enforce = partial(enforce_terms, folder, peers, log)
     enforce()
     server = CoordinatorServer(
@@ -64,7 +69,7 @@ def listen(
         check,
         prover(config.tls),
         _reply_limit(config, purpose),
-        answer=answer_withdrawals(folder, config.signing_key, log, answer),
+        answer=reply,
         on_recheck=enforce,
     )
     try:

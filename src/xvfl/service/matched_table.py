@@ -23,8 +23,9 @@ from xvfl.matching import (
     load_party_alignment,
 )
 from xvfl.model.workflow import ENCODER
-from xvfl.service.config import MatchingConfig
+from xvfl.service.config import ALIGNMENT, MatchingConfig
 from xvfl.service.log import MATCHED, MATCHING_STARTED, LogFunction
+from xvfl.service.party_inputs import PartyInputs
 from xvfl.system.files import append_jsonl, read_jsonl
 from xvfl.wire.messages import Hello, Match, Matched
 
@@ -120,13 +121,8 @@ class MatchedTable:
         try:
             return Matched(message.request_id, self._responder.answer(message.body))
         except UnmatchedRowsError as error:
-            self._log(
-                {
-                    "event": "unmatched_rows_claimed",
-                    "claimed": error.claimed,
-                    "unmatched": error.unmatched,
-                }
-            )
+            event = {"event": "unmatched_rows_claimed", "claimed": error.claimed}
+            self._log({**event, "unmatched": error.unmatched})
             raise
 
     def allow_sessions(self) -> None:
@@ -162,14 +158,20 @@ class MatchedTable:
         self._again = False
         self.allow_sessions()
         self._on_match()
-        self._log(
-            {
-                "event": MATCHED,
-                "rows": len(match.rows),
-                "found": match.found,
-                "labeled_ids": match.labeled_ids,
-            }
-        )
+        event = {"event": MATCHED, "rows": len(match.rows), "found": match.found}
+        self._log({**event, "labeled_ids": match.labeled_ids})
+
+
+def load_matched_table(
+    inputs: PartyInputs,
+    log: LogFunction = lambda event: None,
+    on_match: Callable[[], None] = lambda: None,
+) -> MatchedTable:
+    """Load a party's alignment; reject a table that has changed since its ids were matched."""
+    path = inputs.folder / ALIGNMENT
+    table = MatchedTable(inputs.source, path, inputs.config.matching, log, on_match)
+    table.check(f"party {inputs.name!r}")
+    return table
 
 
 def matching_endpoint(

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from xvfl.certs import peer_name
+from xvfl.certs import PeerVerifier, peer_name
+from xvfl.certs.proof import proof_checker
 from xvfl.errors import ConfigError, PartyError
+from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.dashboard.state_folder import describe_party
 from xvfl.model.fitting import choose_device
 from xvfl.service.config import PartyProcessConfig
-from xvfl.service.connector import connect_party
 from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
@@ -79,14 +80,35 @@ def serve_party_predictions(
 
 def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
     """Load a party that uploads, or takes part in interactive training, as its inputs say."""
-    kind = UploadPartyService if inputs.training == "upload" else PartyService
+    kind = UploadPartyService if inputs.config.training == "upload" else PartyService
     return kind(inputs, log)
+
+
+def connect_party(
+    config: PartyProcessConfig,
+    endpoint: RequestEndpoint,
+    log: LogFunction,
+    reconnect_timeout: float,
+) -> PartyClient:
+    """Build the client that passes a coordinator's requests to an endpoint."""
+    peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
+    return PartyClient(
+        config.coordinator,
+        config.tls,
+        lambda: endpoint.hello,
+        endpoint.handle,
+        lambda: endpoint.end_reason is not None,
+        log,
+        config.max_message_bytes,
+        reconnect_timeout,
+        proof_checker(config.tls, config.coordinator, peers),
+    )
 
 
 def _run(config: PartyProcessConfig, party: Party, log: LogFunction) -> None:
     """Reply to the coordinator's requests until it ends them, or a signal stops this process."""
     endpoint, settings = party.endpoint, config.prediction
-    client = connect_party(config, party.table.hello, endpoint, log, config.reconnect_timeout)
+    client = connect_party(config, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
         serve_status(config, lambda: _status(party, client), log, stack)
         stack.callback(party.close)

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE
 from xvfl.options import resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.checkpoints import Checkpoints
+from xvfl.service.config import PartyProcessConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.release import verify_release
 from xvfl.service.uploads.party_encoder import PartyParts, load_parts
@@ -46,10 +46,8 @@ class PartyFolder:
     """A party's state folder, with what a release needs besides."""
 
     name: str
+    config: PartyProcessConfig
     folder: RunDir
-    release_key: Path | None
-    """Public key that verifies releases."""
-    id_column: str | None = None
     log: LogFunction = lambda event: None
 
     def save_run(self, settings: RunSettings, full_threshold: float) -> None:
@@ -75,7 +73,7 @@ class PartyFolder:
 
     def install(self, message: Release) -> dict[str, Any]:
         """Verify a release or a revocation, apply it, and return its manifest."""
-        manifest = verify_release(message, self.release_key)
+        manifest = verify_release(message, self.config.release_key)
         if manifest.get("party") != self.name:
             raise WireError(
                 f"Release: expected one for {self.name!r}, got one for {manifest.get('party')!r}"
@@ -164,7 +162,7 @@ class PartyFolder:
             "bundle": self.name,
             "run": manifest["run"],
             "release": manifest["number"],
-            "id_column": {self.name: self.id_column},
+            "id_column": {self.name: self.config.id_column},
         }
         model.save(RunDir(self.folder / BUNDLE), extra)
 
@@ -212,9 +210,7 @@ def _check_size(
     """Reject a head with more weights than the message has, before there is memory for them."""
     single = replace(net, heads=1, members=1)
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        method = build_method(
-            1, task.n_outputs, image, single, loss, [0], None, privacy, task, widths
-        )
+        method = build_method(1, task, image, single, loss, [0], privacy, widths)
     count = net.heads * net.members * sum(each.numel() for each in method.heads.parameters())
     sent = sum(each.numel() for each in message.tensors)
     if count > sent:

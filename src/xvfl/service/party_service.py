@@ -21,9 +21,8 @@ from xvfl.model.workflow import ENCODER
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
-from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction
-from xvfl.service.matched_table import MatchedTable
+from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.secret import load_secret, run_seed
@@ -36,12 +35,8 @@ class PartyService:
     def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
         self.inputs = inputs
-        path = inputs.folder / ALIGNMENT
-        self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
-        self.table.check(f"party {inputs.name!r}")
-        self._folder = PartyFolder(
-            inputs.name, inputs.folder, inputs.release_key, inputs.id_column, log
-        )
+        self.table = load_matched_table(inputs, log, self._use_match)
+        self._folder = PartyFolder(inputs.name, inputs.config, inputs.folder, log)
         self.endpoint = Endpoint(
             self.table.hello(),
             self._start_run,
@@ -71,8 +66,8 @@ class PartyService:
         match = self.table.match
         if match is None:
             raise WireError("Begin: ids are not matched yet; run `xvfl align` first")
-        name, device = self.inputs.name, choose_device(self.inputs.device)
-        self.inputs.limits.check(settings)
+        name, device = self.inputs.name, choose_device(self.inputs.config.device)
+        self.inputs.config.limits.check(settings)
         folder = self.inputs.folder
         encoder = self._encoder(match, training)
         rows = encode(encoder, take_rows(self.inputs.source, match.rows))
@@ -105,4 +100,4 @@ class PartyService:
         if folder.has(ENCODER):
             return encoder_from_dict(folder.read_json(ENCODER))
         rows = np.sort(match.rows[training.numpy()])
-        return fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.options, name)
+        return fit_encoder([take_rows(self.inputs.source, rows)], self.inputs.config.options, name)

@@ -66,7 +66,7 @@ def sign_release(
     return replace(message, signature=key.sign(codec.encode(message)))
 
 
-def verify_release(message: Release | Receipt, public_key: Path | None) -> dict[str, Any]:
+def verify_release(message: Release | Receipt, public_key: Path | str | None) -> dict[str, Any]:
     """Check the signature of a release or a receipt, and return its manifest."""
     what = type(message).__name__
     if public_key is None:
@@ -75,7 +75,7 @@ def verify_release(message: Release | Receipt, public_key: Path | None) -> dict[
             "and set `release_key` to its path"
         )
     try:
-        public = load_pem_public_key(public_key.read_bytes())
+        public = load_pem_public_key(Path(public_key).read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"release_key: {public_key} cannot be read ({error})") from error
     if not isinstance(public, Ed25519PublicKey):

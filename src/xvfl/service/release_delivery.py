@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Event
 
-from xvfl.certs.release_key import PUBLIC_KEY
 from xvfl.errors import PartyError, RunError, XVFLError, unknown
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
@@ -15,6 +14,7 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
 from xvfl.service.log import FINISHED, LogFunction
+from xvfl.service.party_inputs import local_party_config
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable
 from xvfl.service.release_store import ReleaseStore
@@ -166,12 +166,12 @@ def _install_at_local_party(
     config: CoordinatorConfig, store: ReleaseStore, parties: Sequence[str], log: LogFunction
 ) -> None:
     """Install the release of the party in the coordinator's process, which is on this machine."""
-    local, folder = config.local_party, RunDir(config.state_dir)
+    local = config.local_party
     if local is None or local.name not in store.pending(parties):
         return
     number = store.records()[local.name].number
-    own = RunDir(folder / local.name)
-    party = PartyFolder(local.name, own, folder / PUBLIC_KEY, local.id_column)
+    own = local_party_config(config, local)
+    party = PartyFolder(local.name, own, RunDir(own.state_dir))
     try:
         party.install(store.load(local.name))
     except XVFLError as error:

@@ -67,8 +67,17 @@ class ReleaseStore:
     def release(
         self, party: str, manifest: Mapping[str, Any], head: Mapping[str, Tensor]
     ) -> ReleaseRecord:
-        """Sign the head of a party; it replaces an earlier release."""
-        return self._add(party, manifest, head, revoked=False)
+        """Sign the head of a party, or a revocation; it replaces an earlier release."""
+        # A process that predicts marks releases as delivered meanwhile.
+        with file_lock(self._folder / LOCK):
+            records, now = self.records(), datetime.now(UTC).isoformat(timespec="seconds")
+            number = max([int(time.time()), *(each.number + 1 for each in records.values())])
+            record = ReleaseRecord(number, str(manifest["run"]), "revoked" in manifest, now)
+            signed = {**manifest, "number": number, "created": now}
+            message = sign_release(self._key, signed, head)
+            self._folder.write_bytes(_file(party), codec.encode(message))
+            self._save({**records, party: record})
+        return record
 
     def revoke(self, party: str, reason: str) -> ReleaseRecord:
         """Sign the revocation of all releases of a party so far."""
@@ -78,7 +87,7 @@ class ReleaseStore:
         if record.revoked:
             raise RunError(f"{party}: its release is revoked already ({record})")
         manifest = {"party": party, "run": record.run, "revoked": reason or "no reason given"}
-        return self._add(party, manifest, {}, revoked=True)
+        return self.release(party, manifest, {})
 
     def path(self, party: str) -> Path:
         """Return the file of a party's newest release."""
@@ -99,20 +108,6 @@ class ReleaseStore:
             records = self.records()
             if records[party].number == number:
                 self._save({**records, party: replace(records[party], delivered=True)})
-
-    def _add(
-        self, party: str, manifest: Mapping[str, Any], head: Mapping[str, Tensor], revoked: bool
-    ) -> ReleaseRecord:
-        # A process that predicts marks releases as delivered meanwhile.
-        with file_lock(self._folder / LOCK):
-            records, now = self.records(), datetime.now(UTC).isoformat(timespec="seconds")
-            number = max([int(time.time()), *(each.number + 1 for each in records.values())])
-            record = ReleaseRecord(number, str(manifest["run"]), revoked, now)
-            signed = {**manifest, "number": number, "created": now}
-            message = sign_release(self._key, signed, head)
-            self._folder.write_bytes(_file(party), codec.encode(message))
-            self._save({**records, party: record})
-        return record
 
     def _save(self, records: Mapping[str, ReleaseRecord]) -> None:
         self._folder.write_json(INDEX, {name: asdict(each) for name, each in records.items()})

@@ -1,11 +1,12 @@
-"""What both kinds of a coordinator's run report: `run.json`, progress, evaluation."""
+"""What both kinds of a coordinator's run report: `run.json`, progress, evaluation, outcome."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from xvfl.dataset.splits import RowCounts
+from xvfl.federation.remote_party import RemoteParty
 from xvfl.methods import Method
 from xvfl.model.evaluation import Evaluation, evaluate, federation_predictions
 from xvfl.primitives.rows import Rows
@@ -14,6 +15,23 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.training.calibration import Temperatures, calibrate
 from xvfl.training.loop import Progress
 from xvfl.training.protocols import ReachableFederation
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended."""
+
+    step: int
+    """The last training step."""
+    evaluation: Evaluation | None = None
+    """None if the run was stopped before it finished."""
+    uninformed: tuple[str, ...] = ()
+    """Parties that have not received their release yet."""
+
+
+def connected_parties(parties: Iterable[RemoteParty]) -> dict[str, int]:
+    """Return for each party 1 if it is connected, otherwise 0."""
+    return {each.name: int(each.transport.hello() is not None) for each in parties}
 
 
 def describe_run(

@@ -132,21 +132,11 @@ def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> TrainedHeads:
         build(kind, manifest[key], str(folder.path))
         for kind, key in ((LossConfig, "loss"), (NetConfig, "net"))
     )
-    net, loss = resolve_saved(net, loss, privacy, image=manifest["image"])
-    encoders = manifest.get("encoders", {})
+    image, encoders = manifest["image"], manifest.get("encoders", {})
+    net, loss = resolve_saved(net, loss, privacy, image=image)
+    widths = [int(encoders[name]["width"]) for name in names] if encoders else None
     with torch.random.fork_rng(devices=[]):
-        method = build_method(
-            len(names),
-            task.n_outputs,
-            manifest["image"],
-            net,
-            loss,
-            [0],
-            None,
-            privacy,
-            task,
-            [int(encoders[name]["width"]) for name in names] if encoders else None,
-        )
+        method = build_method(len(names), task, image, net, loss, [0], privacy, widths)
     method.heads.load_state_dict(folder.load_tensors(MODEL)[0])
     load_decision_weights(method, manifest["decision_weights"])
     run, prior, temperatures = (manifest[key] for key in ("run", "prior", "temperatures"))

@@ -138,13 +138,8 @@ class PartyClient:
             if not ended.greeted and ended.code == grpc.StatusCode.UNAVAILABLE:
                 why = await asyncio.to_thread(diagnose_tls, self._address, self._tls)
             wait = policy.next_wait(ended, why)
-            self._log_event(
-                {
-                    "event": "connection_lost",
-                    "reason": why or ended.text,
-                    "retry_in_s": round(wait, 2),
-                }
-            )
+            event = {"event": "connection_lost", "reason": why or ended.text}
+            self._log_event({**event, "retry_in_s": round(wait, 2)})
             await asyncio.wait({waiting}, timeout=wait)
         waiting.cancel()
 

@@ -17,7 +17,6 @@ from nvflare.collab.api.exceptions import RunAborted
 from xvfl.errors import ConfigError, PartyError, RunError, WireError
 from xvfl.wire import codec
 from xvfl.wire.messages import Hello, Message
-from xvfl.wire.transport import Transport
 
 CALL_TIMEOUT_S, RETRY_S = 20.0, 0.5
 """Timeout of one call, and seconds between a failed call and the next."""
@@ -131,9 +130,7 @@ class FlareCoordinator:
     @collab.main
     def start(self) -> None:
         """Connect to every site, run, and disconnect."""
-        transports: dict[str, Transport] = {
-            site.name: FlareTransport(site) for site in collab.clients
-        }
+        transports = {site.name: FlareTransport(site) for site in collab.clients}
         run = import_function(self.run)
         try:
             run(transports, collab.context.app.get_props())

@@ -17,7 +17,6 @@ BROKEN = (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError, grpc.aio
 """Exceptions of a write to a broken stream."""
 END_TIMEOUT_S = 2.0
 """Seconds to send a status to a party before its connection is closed."""
-CLOSED = "the coordinator closed the connection"
 REPLACED = "the same party opened a new connection"
 
 
@@ -45,7 +44,7 @@ class _OpenRequest:
 class GrpcTransport:
     """The `Transport` to one party.
 
-    All methods but `request` and `close` run in the server's thread.
+    All methods but `request` run in the server's thread.
     """
 
     def __init__(
@@ -89,10 +88,6 @@ class GrpcTransport:
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far."""
         return self._sent, self._received
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._loop.call_soon_threadsafe(self.end, grpc.StatusCode.UNAVAILABLE, CLOSED)
 
     def end(self, code: grpc.StatusCode, text: str) -> None:
         """Close the connection with a status."""

@@ -33,9 +33,6 @@ class InProcessTransport:
         """Bytes sent and received so far."""
         return self._sent, self._received
 
-    def close(self) -> None:
-        """Do nothing: there is no connection to close."""
-
 
 class OfflineTransport:
     """A party that is not connected."""
@@ -51,6 +48,3 @@ class OfflineTransport:
     def traffic(self) -> tuple[int, int]:
         """Return that nothing was sent and received."""
         return 0, 0
-
-    def close(self) -> None:
-        """Do nothing: there is no connection to close."""

@@ -15,10 +15,16 @@ from xvfl.wire.texts import Code, Document, Line, Name, Note
 
 
 @dataclass(frozen=True)
-class Hello:
-    """A party describes itself, after it has checked the coordinator's `Proof`."""
+class Numbered:
+    """A request, or a reply with the id of its request."""
 
     request_id: int
+
+
+@dataclass(frozen=True)
+class Hello(Numbered):
+    """A party describes itself, after it has checked the coordinator's `Proof`."""
+
     instance_id: Code
     """Random id of the process: tells a reconnecting party from a restarted one."""
     image: bool
@@ -34,19 +40,17 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class ErrorReply:
+class ErrorReply(Numbered):
     """The request was rejected and had no effect."""
 
-    request_id: int
     code: Code
     text: Line
 
 
 @dataclass(frozen=True)
-class Begin:
+class Begin(Numbered):
     """Begin a run, from the party's newest checkpoint at or before a step."""
 
-    request_id: int
     run: Name
     step: int
     """The step of the last common checkpoint; 0 without one."""
@@ -57,10 +61,9 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Ready:
+class Ready(Numbered):
     """Reply to `Begin`: the state of the party."""
 
-    request_id: int
     step: int
     """Step of the checkpoint that was loaded."""
     last_update: int
@@ -89,10 +92,9 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Embed:
+class Embed(Numbered):
     """Finish the last step, then embed rows; the reply is `Embedded`."""
 
-    request_id: int
     gradients: tuple[Gradient, ...]
     instructions: tuple[Instruction, ...]
     step: int
@@ -104,19 +106,17 @@ class Embed:
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embedded(Numbered):
     """Embeddings of the rows that the party holds."""
 
-    request_id: int
     values: Tensor
     """(H, v, M·d)"""
 
 
 @dataclass(frozen=True)
-class Complete:
+class Complete(Numbered):
     """Embed the rows of the last `Embed`, completed from cues; the reply is `Completed`."""
 
-    request_id: int
     tensor_id: int
     """Request id of the `Embed`."""
     cue: Tensor
@@ -126,36 +126,32 @@ class Complete:
 
 
 @dataclass(frozen=True)
-class Completed:
+class Completed(Numbered):
     """Embeddings of the completed rows."""
 
-    request_id: int
     values: Tensor
     """(B, M·d)"""
 
 
 @dataclass(frozen=True)
-class Backward:
+class Backward(Numbered):
     """Backpropagate through a completion; the reply is `CueGradient`."""
 
-    request_id: int
     gradient: Gradient
 
 
 @dataclass(frozen=True)
-class CueGradient:
+class CueGradient(Numbered):
     """Gradient of the coordinator's loss with respect to the cue."""
 
-    request_id: int
     values: Tensor
     """(B, M·d)"""
 
 
 @dataclass(frozen=True)
-class Flush:
+class Flush(Numbered):
     """Finish the last step, and optionally save a checkpoint; the reply is `Done`."""
 
-    request_id: int
     gradients: tuple[Gradient, ...]
     instructions: tuple[Instruction, ...]
     save: int
@@ -163,34 +159,30 @@ class Flush:
 
 
 @dataclass(frozen=True)
-class Done:
+class Done(Numbered):
     """The request was carried out."""
 
-    request_id: int
     last_update: int
 
 
 @dataclass(frozen=True)
-class Match:
+class Match(Numbered):
     """A message of private id matching, in the format of `xvfl.matching`."""
 
-    request_id: int
     body: bytes
 
 
 @dataclass(frozen=True)
-class Matched:
+class Matched(Numbered):
     """Reply to `Match`."""
 
-    request_id: int
     body: bytes
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Numbered):
     """The head and all else that local prediction needs, signed by the coordinator."""
 
-    request_id: int
     manifest: Document
     """JSON; lists the names of the tensors."""
     tensors: tuple[Tensor, ...]
@@ -198,27 +190,24 @@ class Release:
 
 
 @dataclass(frozen=True)
-class OpenPrediction:
+class OpenPrediction(Numbered):
     """Load the final weights of a run to predict; the reply is `PredictionOpened`."""
 
-    request_id: int
     run: Name
 
 
 @dataclass(frozen=True)
-class PredictionOpened:
+class PredictionOpened(Numbered):
     """The party is ready for `EmbedRows`."""
 
-    request_id: int
     n_features: int
     """Number of features of the party."""
 
 
 @dataclass(frozen=True)
-class EmbedRows:
+class EmbedRows(Numbered):
     """Embed rows of the prediction table, in evaluation mode; the reply is `RowEmbeddings`."""
 
-    request_id: int
     caller: Name
     """On whose behalf; the party has a budget for each caller."""
     views: tuple[Code, ...]
@@ -227,10 +216,9 @@ class EmbedRows:
 
 
 @dataclass(frozen=True)
-class RowEmbeddings:
+class RowEmbeddings(Numbered):
     """Embeddings of the rows within the party's budgets, and how completely they are observed."""
 
-    request_id: int
     values: Tensor
     """(H, v, M·d), without refused rows."""
     row_status: Tensor
@@ -242,10 +230,9 @@ class RowEmbeddings:
 
 
 @dataclass(frozen=True)
-class Assist:
+class Assist(Numbered):
     """A party's request for the help of its peers with incomplete rows."""
 
-    request_id: int
     caller: Name
     seconds: float
     """Time to answer."""
@@ -269,13 +256,12 @@ class RowAnswer:
 
 
 @dataclass(frozen=True)
-class Assistance:
+class Assistance(Numbered):
     """Reply to `Assist`: the prediction of each row by the party and its peers.
 
     The coordinator asks the party for its embeddings of these rows, as for any prediction.
     """
 
-    request_id: int
     values: Tensor
     """(B, C) float64 probabilities, or (B, 1) numbers."""
     rows: tuple[RowAnswer, ...]
@@ -285,29 +271,25 @@ class Assistance:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOut(Numbered):
     """Rows from which a party must not learn: those of validation and test; the reply is `Done`.
 
     They are drawn without looking at labels. A party accepts one list for an alignment.
     """
 
-    request_id: int
     handles: Tensor
     """(n,) int32"""
 
 
 @dataclass(frozen=True)
-class AskUpload:
+class AskUpload(Numbered):
     """Ask for the party's upload; the reply is `UploadOffer`."""
-
-    request_id: int
 
 
 @dataclass(frozen=True)
-class UploadOffer:
+class UploadOffer(Numbered):
     """The newest version of a party's upload, or how far the training of its encoder is."""
 
-    request_id: int
     version: int
     """0 while the party has none."""
     progress: float
@@ -319,19 +301,17 @@ class UploadOffer:
 
 
 @dataclass(frozen=True)
-class AskChunk:
+class AskChunk(Numbered):
     """Ask for a chunk of an upload; the reply is `UploadChunk`."""
 
-    request_id: int
     version: int
     number: int
 
 
 @dataclass(frozen=True)
-class UploadChunk:
+class UploadChunk(Numbered):
     """Consecutive rows of an upload, by handle."""
 
-    request_id: int
     origin: Tensor
     """(n,) int32: the row's handle in the part before; -1 a new row, -2 a changed one, which are
     sent; -3 a withdrawn one."""
@@ -342,23 +322,21 @@ class UploadChunk:
 
 
 @dataclass(frozen=True)
-class UploadStored:
+class UploadStored(Numbered):
     """The coordinator has stored a whole upload; the reply is `Done`."""
 
-    request_id: int
     version: int
     digest: Code
     """Of the manifest."""
 
 
 @dataclass(frozen=True)
-class Withdraw:
+class Withdraw(Numbered):
     """A party's request to delete what it uploaded; the reply is `Receipt`.
 
     It names rows, or one version, or everything up to a version.
     """
 
-    request_id: int
     session: Code
     """The alignment of `handles`."""
     version: int
@@ -370,10 +348,9 @@ class Withdraw:
 
 
 @dataclass(frozen=True)
-class Receipt:
+class Receipt(Numbered):
     """The coordinator has deleted what a party withdrew."""
 
-    request_id: int
     manifest: Document
     """JSON: what was deleted, and the heads that were trained on it."""
     signature: bytes
@@ -381,27 +358,24 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class End:
+class End(Numbered):
     """The run has ended."""
 
-    request_id: int
     reason: Line
 
 
 @dataclass(frozen=True)
-class Challenge:
+class Challenge(Numbered):
     """The first message of a party on a new connection; the reply is `Proof`."""
 
-    request_id: int
     nonce: bytes
     """32 random bytes."""
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proof(Numbered):
     """The coordinator's certificate, which gRPC does not show to the party."""
 
-    request_id: int
     certificate: bytes
     """PEM."""
     signature: bytes

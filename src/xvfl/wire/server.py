@@ -39,6 +39,8 @@ from xvfl.wire.tls import CALL_METHOD, METHOD, SERVICE, Tls, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """Return the coordinator's certificate and its signature, for a nonce and a party's certificate."""
+Answer = Callable[[str, Message], Message]
+"""Answer a request of a party, given by its name."""
 DUPLICATE = "another process of this party is already connected; stop one of them"
 UNLISTED = "this coordinator does not accept this certificate's name; ask its operator"
 NOT_TRUSTED = (
@@ -47,6 +49,11 @@ NOT_TRUSTED = (
 )
 INTERNAL = "internal error at the coordinator; see the coordinator's log"
 UNEXPECTED_END = f"the stream ended, or a message was larger than {CHUNK_BYTES} bytes"
+
+
+def reject_request(name: str, message: Message) -> Message:
+    """Accept no request of a party."""
+    raise WireError(f"{type(message).__name__}: this coordinator answers no such request")
 
 
 class CoordinatorServer:
@@ -65,7 +72,7 @@ class CoordinatorServer:
         max_pending: int = MAX_PENDING,
         hello_timeout: float = HELLO_TIMEOUT_S,
         recheck: float = RECHECK_S,
-        answer: Callable[[str, Message], Message] | None = None,
+        answer: Answer = reject_request,
         on_recheck: Callable[[], object] = lambda: None,
     ) -> None:
         """Start the server.
@@ -141,12 +148,12 @@ class CoordinatorServer:
             self._limited_log.close()
 
     async def _serve(self) -> None:
-        streams = MAX_STREAMS + (MAX_CALLS if self._answer else 0)
-        options = [*channel_options(CHUNK_BYTES), ("grpc.max_concurrent_streams", streams)]
-        server = grpc.aio.server(options=options)
-        handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._join)}
-        if self._answer is not None:
-            handlers[CALL_METHOD] = grpc.unary_unary_rpc_method_handler(self._call)
+        streams = ("grpc.max_concurrent_streams", MAX_STREAMS + MAX_CALLS)
+        server = grpc.aio.server(options=[*channel_options(CHUNK_BYTES), streams])
+        handlers = {
+            METHOD: grpc.stream_stream_rpc_method_handler(self._join),
+            CALL_METHOD: grpc.unary_unary_rpc_method_handler(self._call),
+        }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         server.add_secure_port(f"unix:{self._front.target}", self._credentials)
         await server.start()
@@ -194,9 +201,8 @@ class CoordinatorServer:
             connection = Connection(stream, hello, certificate)
             transport.connect(connection)
             self._front.set_pending(peer, False)
-            self._limited_log(
-                {"event": "connected", "party": name, "instance_id": hello.instance_id}
-            )
+            event = {"event": "connected", "party": name, "instance_id": hello.instance_id}
+            self._limited_log(event)
             while (chunk := await stream.read()) is not grpc.aio.EOF:
                 transport.receive(connection, chunk)
             if not connection.assembler.complete:
@@ -248,7 +254,6 @@ class CoordinatorServer:
 
     async def _answer_in_thread(self, name: str, message: Message) -> Message:
         """Answer a few requests of a party at once: the same threads check certificates."""
-        assert self._answer is not None
         if self._calls[name] >= MAX_CALLS:
             raise WireError(f"expected at most {MAX_CALLS} requests at once; try again")
         self._calls[name] += 1
@@ -309,10 +314,8 @@ class CoordinatorServer:
                 transport.end(*_status(error))
 
     def _reject(self, name: str, reason: str, peer: str) -> None:
-        address = self._front.address(peer)
-        self._limited_log(
-            {"event": "connection_rejected", "party": name, "reason": reason, "address": address}
-        )
+        event = {"event": "connection_rejected", "party": name, "reason": reason}
+        self._limited_log({**event, "address": self._front.address(peer)})
 
     def _on_drop(self, address: str, reason: str) -> None:
         self._limited_log({"event": "connection_dropped", "reason": reason, "address": address})

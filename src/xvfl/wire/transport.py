@@ -17,6 +17,3 @@ class Transport(Protocol):
 
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far."""
-
-    def close(self) -> None:
-        """Close the connection."""

@@ -5,12 +5,11 @@ Shapes: n rows of a party, c masked copies, d embedding width.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
 from torch import Tensor, nn
 
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
@@ -18,7 +17,7 @@ from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods import Method, require_one_branch
 from xvfl.methods.build import build_method
 from xvfl.methods.members import member_seeds
-from xvfl.options import Options, check_one_member, resolve_options
+from xvfl.options import Options, check_one_member
 from xvfl.primitives.task import Task
 
 
@@ -31,34 +30,6 @@ def check_head_options(net: NetConfig, loss: LossConfig, privacy: PrivacyConfig)
             "privacy.epsilon: expected none at the coordinator of a federation; each party sets "
             "`epsilon` in [encoder] of its own configuration"
         )
-
-
-def resolve_head_options(
-    net: NetConfig,
-    loss: LossConfig,
-    train: TrainConfig,
-    privacy: PrivacyConfig,
-    *,
-    width: int,
-    image: bool,
-    parties: int,
-    rows: int,
-) -> Options:
-    """Resolve the options of a coordinator's heads on uploads.
-
-    `width` is that of the widest upload, `rows` the number of labeled training rows.
-    """
-    check_head_options(net, loss, privacy)
-    return resolve_options(
-        replace(net, embedding_dim=width),
-        loss,
-        train,
-        privacy,
-        federated=True,
-        image=image,
-        parties=parties,
-        rows=rows,
-    )
 
 
 def build_heads(
@@ -86,21 +57,11 @@ def build_heads(
     head
         A custom head in place of the default one.
     """
-    net = options.net
-    method = build_method(
-        len(uploads),
-        task.n_outputs,
-        image,
-        net,
-        options.loss,
-        seeds,
-        head,
-        options.privacy,
-        task,
-        [views.shape[-1] for views in uploads.values()],
-    )
+    net, loss, privacy = options.net, options.loss, options.privacy
+    widths = [views.shape[-1] for views in uploads.values()]
+    method = build_method(len(uploads), task, image, net, loss, seeds, privacy, widths, head)
     by_head = member_seeds(seeds, net.heads)
-    unmasked = [options.loss.unmasked_copies or 0.0] * len(by_head)
+    unmasked = [loss.unmasked_copies or 0.0] * len(by_head)
     parties = [StoredParty(name, each, by_head, unmasked) for name, each in uploads.items()]
     # A stored party has what a federation in one process uses of a worker.
     workers = cast(Sequence[PartyWorker], parties)

@@ -21,7 +21,7 @@ from xvfl.federation.message_checks import check_tensor
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.model import Model
 from xvfl.model.prediction import Prediction
-from xvfl.model.run_dir import MANIFEST, RunDir
+from xvfl.model.run_dir import MANIFEST
 from xvfl.model.workflow import open_bundle
 from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
@@ -80,7 +80,7 @@ class AssistedPredictor:
     ) -> None:
         self._name, self._folder, self._source = inputs.name, inputs.folder, inputs.source
         self._handles, self._call, self._log = handles, call, log
-        rule = inputs.matching.rule
+        rule = inputs.config.matching.rule
         self._normalize = RULES[rule]
         texts = normalize_ids(source_ids(self._source), rule, "prediction.table")
         self._row, self.n_ids = {text: row for row, text in enumerate(texts)}, len(texts)
@@ -149,7 +149,11 @@ class AssistedPredictor:
                 raise ModeError("no released head")
             version = (bundle / MANIFEST).stat().st_mtime
             if self._opened is None or self._opened.version != version:
-                self._opened = self._load(bundle, version)
+                model = Model.load(bundle)
+                if "assisted" not in model.method.modes:
+                    raise ModeError("the method does not predict in mode assisted")
+                notes = encode(model.encoders[self._name], self._source).notes
+                self._opened = _Opened(model, version, notes)
         except (ModeError, RunError, OSError) as error:
             raise RequestError(
                 "mode: no head is released to this party, or it was revoked, so it cannot predict; "
@@ -158,12 +162,6 @@ class AssistedPredictor:
                 status=409,
             ) from error
         return self._opened
-
-    def _load(self, bundle: RunDir, version: float) -> _Opened:
-        model = Model.load(bundle)
-        if "assisted" not in model.method.modes:
-            raise ModeError("the method does not predict in mode assisted")
-        return _Opened(model, version, encode(model.encoders[self._name], self._source).notes)
 
     def _ask(self, handles: Sequence[int], caller: str, deadline: float, width: int) -> Assistance:
         """Ask the coordinator to predict rows; without a valid reply, it predicts none."""

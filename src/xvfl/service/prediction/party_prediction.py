@@ -67,12 +67,12 @@ class PartyPredictor:
                 f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
             )
         self.inputs, self._limits, self._log = inputs, limits, log
-        self._state = PartyFolder(inputs.name, folder, inputs.release_key, inputs.id_column, log)
+        self._state = PartyFolder(inputs.name, inputs.config, folder, log)
         self._withdrawn: tuple[int, NDArray[np.bool_]] | None = None
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
         self.table = MatchedTable(
-            inputs.source, path, inputs.matching, log, self._use_match, "prediction"
+            inputs.source, path, inputs.config.matching, log, self._use_match, "prediction"
         )
         self._forget_other_table()
         if again:
@@ -124,7 +124,7 @@ class PartyPredictor:
             )
         rows, layout = match.rows, parts.encoder.layout
         table = to_party_table(layout, encode(parts.encoder, take_rows(self.inputs.source, rows)))
-        device = choose_device(self.inputs.device)
+        device = choose_device(self.inputs.config.device)
         net = self._load_net(parts)
         if encoder_version(run) is not None:
             # The decoder of an encoder that was trained alone completes nothing for others.
@@ -156,7 +156,9 @@ class PartyPredictor:
             return None
         changed = path.stat().st_mtime_ns
         if self._withdrawn is None or self._withdrawn[0] != changed:
-            found = find_withdrawn(self.inputs.folder, self.table.ids, self.inputs.matching.rule)
+            found = find_withdrawn(
+                self.inputs.folder, self.table.ids, self.inputs.config.matching.rule
+            )
             self._withdrawn = changed, found
         return self._withdrawn[1]
 

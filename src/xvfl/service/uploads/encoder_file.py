@@ -23,8 +23,7 @@ from xvfl.errors import ConfigError, InputError, RunError, XVFLError
 from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl.matching.alignment import TableFingerprint
 from xvfl.model.run_dir import CHECKPOINT, RunDir
-from xvfl.service.config import ALIGNMENT, PartyProcessConfig
-from xvfl.service.matched_table import MatchedTable
+from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.secret import load_secret
 from xvfl.service.uploads.file_exchange import read_held_out
@@ -42,15 +41,13 @@ from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.system.report import Report, no_report
 
 
-def export_excluded(
-    config: PartyProcessConfig, inputs: PartyInputs, held_out: Path | None, out: Path
-) -> int:
+def export_excluded(inputs: PartyInputs, held_out: Path | None, out: Path) -> int:
     """Write the ids that the encoder must not learn from; return their number.
 
     `held_out` is the coordinator's list as a file; it is stored in the state folder. Without it,
     the list must have arrived before.
     """
-    ids = source_index(inputs.source)[_excluded_rows(inputs, config, held_out)].tolist()
+    ids = source_index(inputs.source)[_excluded_rows(inputs, held_out)].tolist()
     RunDir(out.parent).write_json(out.name, {"party": inputs.name, "ids": ids})
     return len(ids)
 
@@ -83,7 +80,7 @@ def train_encoder_file(
     report
         Receives the progress.
     """
-    if inputs.encoder.epsilon is not None:
+    if inputs.config.encoder.epsilon is not None:
         raise ConfigError(
             "encoder.epsilon: an encoder with differential privacy is not trained; start the party"
         )
@@ -121,13 +118,16 @@ def install_encoder(inputs: PartyInputs, path: Path) -> int:
         )
     try:
         weights, about = RunDir(path.parent).load_tensors(path.name)
-        _check_config(inputs.encoder, build(EncoderConfig, about["config"], "config"))
+        _check_config(inputs.config.encoder, build(EncoderConfig, about["config"], "config"))
         _check_rows(inputs, build(TableFingerprint, about["rows"], "rows"))
         layout = encoder_from_dict(about["encoder"]).layout
-        build_encoder(inputs.name, layout, inputs.encoder, [0]).load_state_dict(weights)
+        build_encoder(inputs.name, layout, inputs.config.encoder, [0]).load_state_dict(weights)
         if not all(bool(each.isfinite().all()) for each in weights.values()):
             raise RunError("its weights are not finite")
-        kept = {"full_threshold": float(about["full_threshold"]), "config": asdict(inputs.encoder)}
+        kept = {
+            "full_threshold": float(about["full_threshold"]),
+            "config": asdict(inputs.config.encoder),
+        }
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = error if isinstance(error, XVFLError) else f"not a complete encoder ({error!r})"
         raise RunError(f"{path}: the encoder is rejected: {reason}") from error
@@ -139,19 +139,15 @@ def install_encoder(inputs: PartyInputs, path: Path) -> int:
     return version
 
 
-def _excluded_rows(
-    inputs: PartyInputs, config: PartyProcessConfig | None = None, held_out: Path | None = None
-) -> NDArray[np.int64]:
+def _excluded_rows(inputs: PartyInputs, held_out: Path | None = None) -> NDArray[np.int64]:
     """Return the rows that are held out or withdrawn."""
-    folder, path = inputs.folder, inputs.folder / ALIGNMENT
-    table = MatchedTable(inputs.source, path, inputs.matching, lambda event: None, lambda: None)
-    table.check(f"party {inputs.name!r}")
+    folder, table = inputs.folder, load_matched_table(inputs)
     if table.match is None:
         raise RunError("ids are not matched yet; run `xvfl align` first")
     record_withdrawn_rows(inputs, table)
     session, matched = table.match.session.hex(), table.match.rows
-    if config is not None and held_out is not None:
-        listed, found, _ = read_held_out(config, inputs.name, held_out)
+    if held_out is not None:
+        listed, found, _ = read_held_out(inputs.config, inputs.name, held_out)
         if found != session:
             raise RunError(f"{held_out}: the list belongs to another alignment; ask for a new one")
         store_held_out(folder, session, listed, len(matched))

@@ -32,6 +32,7 @@ from xvfl.federation.upload.manifest import UploadManifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
+from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.uploads.changed_rows import is_sent
 from xvfl.service.uploads.receive import read_manifest, upload_event
 from xvfl.service.uploads.upload_party import UploadPartyService
@@ -39,7 +40,7 @@ from xvfl.service.uploads.upload_run import load_labeled_rows
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.service.uploads.withdrawals import remember_certificate, withdraw
 from xvfl.wire import codec
-from xvfl.wire.messages import Withdraw
+from xvfl.wire.messages import AskChunk, HeldOut, Withdraw
 
 KEY = "upload.key"
 HELD_OUT, UPLOAD, WITHDRAWAL = "xvfl held-out list 1", "xvfl upload 1", "xvfl withdrawal 1"
@@ -54,9 +55,8 @@ def export_held_out(service: CoordinatorService, party: str, out: Path) -> int:
     missing = [n for n in config.all_parties if alignment is None or n not in alignment.matches]
     if alignment is None or missing:
         raise RunError(f"ids are not matched yet with {', '.join(missing)}; run `xvfl align` first")
-    labeled = load_labeled_rows(
-        config, folder, service.labels, service.ids, alignment, config.all_parties
-    )
+    matched = MatchedLabels(service.labels, service.ids, alignment)
+    labeled = load_labeled_rows(config, matched, config.all_parties)
     if not folder.has(KEY):
         create_sealing_key(folder / KEY)
     handles = labeled.held_out_handles()[party].tolist()
@@ -87,14 +87,12 @@ def read_held_out(config: PartyProcessConfig, party: str, path: Path) -> tuple[T
 
 
 def export_upload(
-    config: PartyProcessConfig, service: UploadPartyService, held_out: Path, out: Path, stop: Event
+    service: UploadPartyService, held_out: Path, out: Path, stop: Event
 ) -> UploadManifest | None:
     """Train the encoder if it is not trained yet, and write the upload; None if stopped.
 
     Parameters
     ----------
-    config
-        The party's configuration.
     service
         The party; its ids must be matched.
     held_out
@@ -104,7 +102,7 @@ def export_upload(
     stop
         Stops the training.
     """
-    match, endpoint = service.table.match, service.endpoint
+    match, config = service.table.match, service.inputs.config
     if match is None:
         raise RunError(
             "ids are not matched yet; run `xvfl align` first: it needs a connection, once"
@@ -116,16 +114,17 @@ def export_upload(
             "of this alignment, or match ids again with `xvfl align --again`"
         )
     try:
-        endpoint.set_held_out(handles)
+        service.set_held_out(HeldOut(0, handles))
         while not stop.is_set():
-            if endpoint.problem:
-                raise RunError(endpoint.problem)
-            if (manifest := endpoint.manifest) is not None:
-                chunks = (endpoint.chunk(manifest.version, i) for i in range(len(manifest.chunks)))
+            if service.problem:
+                raise RunError(service.problem)
+            if (manifest := service.manifest) is not None:
+                asked = (AskChunk(0, manifest.version, i) for i in range(len(manifest.chunks)))
+                chunks = ((c.origin, c.values, c.row_status) for c in map(service.chunk, asked))
                 parts = (part.numpy().tobytes() for chunk in chunks for part in chunk)
                 content = {"manifest": manifest.to_json()}
                 write_sealed(out, config.tls, key, UPLOAD, content, parts)
-                endpoint.record.set_stored(manifest.digest)
+                service.record.set_stored(manifest.digest)
                 return manifest
             stop.wait(POLL_S)
     except WireError as error:

@@ -79,17 +79,17 @@ class PartyEncoder:
     """
 
     def __init__(self, inputs: PartyInputs, version: int = 1, part: int = 0) -> None:
-        self.name, self.version, self.config = inputs.name, version, inputs.encoder
+        self.name, self.version, self.config = inputs.name, version, inputs.config.encoder
         self.part = part
-        self._source, self._options = inputs.source, inputs.options
-        self._device = choose_device(inputs.device)
+        self._source, self._options = inputs.source, inputs.config.options
+        self._device = choose_device(inputs.config.device)
         self._folder = RunDir(inputs.folder / f"encoders/{version}").create()
         secret, run = load_secret(inputs.folder), f"encoder {version}"
         self._seeds = [run_seed(secret, run)]
         # A row that is released again has other noise, also with the same content.
         self._noise_seeds = [run_seed(secret, f"{run} part {part}")] if part else self._seeds
         self.full_threshold = 1.0
-        self.privacy = state_privacy(inputs.encoder)
+        self.privacy = state_privacy(inputs.config.encoder)
         """What differential privacy guarantees; None without it."""
 
     @property

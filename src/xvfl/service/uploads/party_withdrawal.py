@@ -25,8 +25,8 @@ from xvfl.errors import InputError, RunError, WireError
 from xvfl.federation.upload.manifest import DIGEST
 from xvfl.matching.normalize import RULES, normalize_ids
 from xvfl.model.run_dir import CHECKPOINT, RunDir
-from xvfl.service.config import ALIGNMENT, PartyProcessConfig
-from xvfl.service.matched_table import MatchedTable
+from xvfl.service.config import PartyProcessConfig
+from xvfl.service.matched_table import MatchedTable, load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.release import verify_release
 from xvfl.service.secret import load_secret
@@ -55,9 +55,7 @@ def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
     are not in the table are an error. Return None if none of the rows was matched: such rows are
     never uploaded.
     """
-    folder, path, rule = inputs.folder, inputs.folder / ALIGNMENT, inputs.matching.rule
-    table = MatchedTable(inputs.source, path, inputs.matching, lambda event: None, lambda: None)
-    table.check(f"party {inputs.name!r}")
+    folder, rule, table = inputs.folder, inputs.config.matching.rule, load_matched_table(inputs)
     if table.match is None:
         raise RunError("ids are not matched yet, so no row was uploaded")
     given = {RULES[rule](each) for each in ids}
@@ -74,7 +72,7 @@ def record_withdrawn_rows(inputs: PartyInputs, table: MatchedTable) -> Withdraw 
     """Record which rows of the current alignment were withdrawn, now or in an earlier alignment."""
     if table.match is None:
         return None
-    gone = find_withdrawn(inputs.folder, table.ids, inputs.matching.rule)
+    gone = find_withdrawn(inputs.folder, table.ids, inputs.config.matching.rule)
     handles = torch.from_numpy(np.flatnonzero(gone[table.match.rows])).int()
     if not len(handles):
         return None
@@ -151,7 +149,7 @@ def read_receipt(path: Path) -> Receipt:
 
 
 def store_receipt(
-    folder: RunDir, party: str, receipt: Receipt, public_key: Path | None, request: str = ""
+    folder: RunDir, party: str, receipt: Receipt, public_key: Path | str | None, request: str = ""
 ) -> dict[str, Any]:
     """Verify a receipt and store it in the party's folder; return its statement.
 

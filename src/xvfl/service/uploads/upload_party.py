@@ -22,9 +22,8 @@ from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
 from xvfl.federation.upload.views import compute_views
 from xvfl.matching.normalize import normalize_ids
-from xvfl.service.config import ALIGNMENT
 from xvfl.service.log import LogFunction, ProgressLog
-from xvfl.service.matched_table import MatchedTable
+from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.uploads.changed_rows import NEW, REPLACED, WITHDRAWN, is_sent
@@ -121,42 +120,32 @@ class Upload:
         return made
 
 
-class UploadEndpoint(RequestEndpoint):
-    """Replies to the coordinator; trains the encoder in a thread when the held-out rows are known.
+class UploadPartyService:
+    """One party, in a process of its own or in the coordinator's process.
 
-    Parameters
-    ----------
-    inputs
-        The party's configuration and state folder.
-    table
-        The party's table and its alignment.
-    encoder
-        The party's encoder.
-    replies
-        Reply to matching and releases.
-    log_event
-        Receives log events.
+    It trains the encoder in a thread when the held-out rows are known.
     """
 
-    restarts = (Match, Release)
-
-    def __init__(
-        self,
-        inputs: PartyInputs,
-        table: MatchedTable,
-        encoder: PartyEncoder,
-        replies: Replies,
-        log_event: LogFunction,
-    ) -> None:
-        own: Replies = {
-            HeldOut: self._reply_held_out,
+    def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
+        """Load the state folder; reject a table that has changed since its ids were matched."""
+        config, folder = inputs.config, inputs.folder
+        self.inputs, self._folder, self._log = inputs, folder, log
+        self.table = load_matched_table(inputs, log, self._use_match)
+        version = current_version(folder)
+        check_epsilon(folder, config.encoder, version, config.limits)
+        self._encoder = PartyEncoder(inputs, version, current_part(folder))
+        self.record = upload_record(folder, version)
+        replies: Replies = {
+            Match: self.table.reply,
+            Release: PartyFolder(inputs.name, config, folder, log).reply,
+            HeldOut: self.set_held_out,
             AskUpload: self._offer,
-            AskChunk: self._reply_chunk,
+            AskChunk: self.chunk,
             UploadStored: self._set_stored,
         }
-        super().__init__(table.hello(), log_event, {**own, **replies}, ONLY_UPLOADS)
-        self._inputs, self._table, self._encoder = inputs, table, encoder
-        self._folder, self.record = inputs.folder, upload_record(inputs.folder, encoder.version)
+        self.endpoint = RequestEndpoint(
+            self.table.hello(), log, replies, ONLY_UPLOADS, restarts=(Match, Release)
+        )
         self._upload: Upload | None = None
         self.manifest: UploadManifest | None = None
         """That of the upload; None before it can be sent."""
@@ -168,10 +157,13 @@ class UploadEndpoint(RequestEndpoint):
         """Whether the coordinator has stored the whole upload."""
         self.problem = ""
         """Why there is no upload, in words that may be sent."""
+        if self._encoder.privacy is not None:
+            log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
+        self._use_match()
 
     def status(self) -> dict[str, Any]:
         """Describe the encoder and what left this party; numbers become metrics."""
-        manifest = self.manifest
+        manifest, privacy = self.manifest, self._encoder.privacy
         return {
             "encoder_version": self._encoder.version,
             "encoder_progress": round(self.progress, 3),
@@ -180,12 +172,14 @@ class UploadEndpoint(RequestEndpoint):
             "upload_bytes": manifest.n_bytes if manifest else 0,
             "upload_created": manifest.created if manifest else "",
             **{f"upload_{name}": getattr(manifest, name, 0) for name in COUNTED},
+            **(privacy.status() if privacy else {}),
         }
 
-    def use_match(self) -> None:
+    def _use_match(self) -> None:
         """Use the matched rows of the table; train if the held-out rows are known."""
-        self.hello = self._table.hello()
-        if load_held_out(self._folder, self.hello.session) is not None:
+        record_withdrawn_rows(self.inputs, self.table)
+        self.endpoint.hello = self.table.hello()
+        if load_held_out(self._folder, self.endpoint.hello.session) is not None:
             self._start_training()
 
     def close(self) -> None:
@@ -194,14 +188,12 @@ class UploadEndpoint(RequestEndpoint):
         if self._thread is not None:
             self._thread.join()
 
-    def _reply_held_out(self, message: HeldOut) -> Done:
-        self.set_held_out(message.handles)
-        return Done(message.request_id, 0)
-
-    def set_held_out(self, handles: Tensor) -> None:
+    def set_held_out(self, message: HeldOut) -> Done:
         """Train without these rows."""
-        store_held_out(self._folder, self.hello.session, handles, len(self._rows("HeldOut")))
+        n_rows = len(self._rows("HeldOut"))
+        store_held_out(self._folder, self.endpoint.hello.session, message.handles, n_rows)
         self._start_training()
+        return Done(message.request_id, 0)
 
     def _set_stored(self, message: UploadStored) -> Done:
         manifest = self._check_version("UploadStored", message.version)
@@ -211,13 +203,13 @@ class UploadEndpoint(RequestEndpoint):
             self.uploaded = True
             self.record.set_stored(message.digest)
             event = {"event": "upload_stored", "version": message.version, "part": manifest.part}
-            self._log_event({**event, "digest": message.digest, **self.status()})
+            self._log({**event, "digest": message.digest, **self.status()})
         return Done(message.request_id, 0)
 
     def _rows(self, what: str) -> NDArray[np.int64]:
-        if self._table.match is None:
+        if self.table.match is None:
             raise WireError(f"{what}: ids are not matched yet; run `xvfl align` first")
-        return self._table.match.rows
+        return self.table.match.rows
 
     def _start_training(self) -> None:
         if self._thread is None:
@@ -227,7 +219,7 @@ class UploadEndpoint(RequestEndpoint):
     def _train(self) -> None:
         """Train the encoder and compute the manifest; log every error."""
         try:
-            matched, session = self._rows("HeldOut"), self.hello.session
+            matched, session = self._rows("HeldOut"), self.endpoint.hello.session
             held_out = load_held_out(self._folder, session) or []
             version, withdrawn = self._encoder.version, Withdrawn(self._folder)
             if withdrawn.covers(version):
@@ -236,14 +228,14 @@ class UploadEndpoint(RequestEndpoint):
                     "new-version`"
                 )
             gone = withdrawn.rows(session)
-            learned = np.setdiff1d(np.arange(len(self._table.ids)), matched[[*held_out, *gone]])
-            texts = normalize_ids(self._table.ids, self._inputs.matching.rule, "table")
+            learned = np.setdiff1d(np.arange(len(self.table.ids)), matched[[*held_out, *gone]])
+            texts = normalize_ids(self.table.ids, self.inputs.config.matching.rule, "table")
             ids, trained = self.record.digest_ids(texts), is_trained(self._folder, version)
             self.record.check_learned(ids[learned], ids[matched[held_out]], trained)
             started = {"version": version, "rows": len(learned), "held_out": len(held_out)}
             if not trained:
-                self._log_event({"event": "encoder_training", **started})
-            progress = ProgressLog(self._log_event, {"event": "encoder_progress"})
+                self._log({"event": "encoder_training", **started})
+            progress = ProgressLog(self._log, {"event": "encoder_progress"})
 
             def report(text: str, share: float) -> None:
                 self.progress = share
@@ -253,13 +245,13 @@ class UploadEndpoint(RequestEndpoint):
             if worker is None:
                 return
             if not trained:
-                self._log_event({"event": "encoder_trained", "version": version})
+                self._log({"event": "encoder_trained", "version": version})
             manifest = self._make(worker, ids[matched], gone)
             self.uploaded, self.progress, self.manifest = self.record.stored, 1.0, manifest
         except Exception as error:
             # The endpoint goes on. The message may contain the party's data: it is not sent.
             reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
-            self._log_event({"event": "encoder_failed", "reason": reason})
+            self._log({"event": "encoder_failed", "reason": reason})
             self.problem = f"its encoder is not trained: {type(error).__name__}; see its log"
 
     def _make(
@@ -267,14 +259,14 @@ class UploadEndpoint(RequestEndpoint):
     ) -> UploadManifest:
         """Make the part that the operator has allowed, if it is not made yet."""
         record, part, last = self.record, self._encoder.part, self.record.manifest
-        inputs, matched = self._inputs, self._rows("HeldOut")
+        inputs, matched = self.inputs, self._rows("HeldOut")
         made = last if last is not None and last.part == part else None
         if made is None:
             rows = record.compare(worker, ids, matched, gone, part)
             most, version = int(rows["releases"].max(initial=1)), self._encoder.version
-            check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits, most)
+            check_epsilon(inputs.folder, inputs.config.encoder, version, inputs.config.limits, most)
             record.save_rows(part, rows)
-        elif made.session != self.hello.session:
+        elif made.session != self.endpoint.hello.session:
             raise RunError(
                 f"the upload of version {made.name} was made for another alignment; run `xvfl "
                 "upload new-rows`, or `xvfl upload new-version` for another encoder"
@@ -282,7 +274,7 @@ class UploadEndpoint(RequestEndpoint):
         origin = torch.from_numpy(record.rows(part)["origin"])
         self._upload = Upload(self._encoder, worker, torch.from_numpy(matched), origin)
         if made is None:
-            made = self._upload.manifest(self.hello, inputs.terms, gone, last)
+            made = self._upload.manifest(self.endpoint.hello, inputs.config.upload, gone, last)
             record.save(made)
         return made
 
@@ -292,16 +284,14 @@ class UploadEndpoint(RequestEndpoint):
             return UploadOffer(message.request_id, 0, self.progress, "", self.problem)
         return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json(), "")
 
-    def _reply_chunk(self, message: AskChunk) -> UploadChunk:
-        return UploadChunk(message.request_id, *self.chunk(message.version, message.number))
-
-    def chunk(self, version: int, number: int) -> Chunk:
+    def chunk(self, message: AskChunk) -> UploadChunk:
         """Compute a chunk of the upload."""
+        version, number = message.version, message.number
         digests = self._check_version("AskChunk", version).chunks
         assert self._upload is not None
         if not 0 <= number < len(digests):
             raise WireError(f"AskChunk: expected a chunk below {len(digests)}")
-        withdrawn = Withdrawn(self._folder).rows(self.hello.session)
+        withdrawn = Withdrawn(self._folder).rows(self.endpoint.hello.session)
         chunk = self._upload.chunk(number, withdrawn)
         if chunk_digest(chunk) != digests[number]:
             # Two uploads of one version could be compared, and would not be accounted for.
@@ -310,7 +300,7 @@ class UploadEndpoint(RequestEndpoint):
                 f"{version} was made; its operator can allow another one with `xvfl upload "
                 "new-version --keep-encoder`"
             )
-        return chunk
+        return UploadChunk(message.request_id, *chunk)
 
     def _check_version(self, what: str, version: int) -> UploadManifest:
         if Withdrawn(self._folder).covers(version):
@@ -321,38 +311,3 @@ class UploadEndpoint(RequestEndpoint):
                 "chooses the version"
             )
         return self.manifest
-
-
-class UploadPartyService:
-    """One party, in a process of its own or in the coordinator's process."""
-
-    def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
-        """Load the state folder; reject a table that has changed since its ids were matched."""
-        self.inputs = inputs
-        self._folder = PartyFolder(
-            inputs.name, inputs.folder, inputs.release_key, inputs.id_column, log
-        )
-        path = inputs.folder / ALIGNMENT
-        self.table = MatchedTable(inputs.source, path, inputs.matching, log, self._use_match)
-        self.table.check(f"party {inputs.name!r}")
-        version = current_version(inputs.folder)
-        check_epsilon(inputs.folder, inputs.encoder, version, inputs.limits)
-        self._encoder = PartyEncoder(inputs, version, current_part(inputs.folder))
-        replies: Replies = {Match: self.table.reply, Release: self._folder.reply}
-        self.endpoint = UploadEndpoint(inputs, self.table, self._encoder, replies, log)
-        if self._encoder.privacy is not None:
-            log({"event": "differential_privacy", **self._encoder.privacy.to_dict()})
-        self._use_match()
-
-    def close(self) -> None:
-        """Stop the training of the encoder; it continues from its checkpoint."""
-        self.endpoint.close()
-
-    def status(self) -> dict[str, Any]:
-        """Describe encoder and upload for the status server; numbers become metrics."""
-        privacy = self._encoder.privacy
-        return {**self.endpoint.status(), **(privacy.status() if privacy else {})}
-
-    def _use_match(self) -> None:
-        record_withdrawn_rows(self.inputs, self.table)
-        self.endpoint.use_match()

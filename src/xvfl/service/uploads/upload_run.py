@@ -7,18 +7,15 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from threading import Event
 from typing import Any
 
-import pandas as pd
-
 from xvfl.dataset.splits import RowCounts, Splits
 from xvfl.errors import ConfigError, RunError
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.upload.heads import build_heads, resolve_head_options
-from xvfl.matching.alignment import CoordinatorAlignment
+from xvfl.federation.upload.heads import build_heads, check_head_options
 from xvfl.methods import method_spec
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordinator
@@ -28,16 +25,20 @@ from xvfl.model.missing_map import MISSING, rows_map
 from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import record_run
-from xvfl.options import Options
+from xvfl.options import Options, resolve_options
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
-from xvfl.service.labeled_rows import LabeledRows
+from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
 from xvfl.service.log import FINISHED, LogFunction
-from xvfl.service.outcome import RunOutcome
-from xvfl.service.party_metrics import connected_parties
 from xvfl.service.release_delivery import deliver_releases, end_party
 from xvfl.service.release_store import ReleaseStore
-from xvfl.service.run_description import describe_run, evaluate_heads, progress_status
+from xvfl.service.run_description import (
+    RunOutcome,
+    connected_parties,
+    describe_run,
+    evaluate_heads,
+    progress_status,
+)
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
@@ -67,14 +68,8 @@ class UploadRun:
     ----------
     config
         The coordinator's configuration.
-    folder
-        The state folder.
-    labels
-        The labels, by id.
-    ids
-        All ids of the alignment; some may have no label.
-    alignment
-        The matched rows.
+    matched
+        The labels and the matched rows; some rows may have no label.
     parties
         The parties; those whose upload is stored need not be connected.
     log
@@ -86,16 +81,13 @@ class UploadRun:
     def __init__(
         self,
         config: CoordinatorConfig,
-        folder: RunDir,
-        labels: pd.Series,
-        ids: Sequence[str],
-        alignment: CoordinatorAlignment,
+        matched: MatchedLabels,
         parties: Sequence[RemoteParty],
         log: LogFunction,
         retrain: bool = False,
     ) -> None:
-        self._config, self._folder, self._log = config, folder, log
-        self._labels, self._ids, self._alignment = labels, ids, alignment
+        folder = RunDir(config.state_dir)
+        self._config, self._folder, self._log, self._matched = config, folder, log, matched
         self._parties = {party.name: party for party in parties}
         self._secret, self._heads = load_secret(folder), HeadStore(folder)
         self._head = self._heads.in_training(retrain)
@@ -107,7 +99,7 @@ class UploadRun:
             )
         # From the clock, so that the numbers increase across restarts.
         self._request_ids = itertools.count(time.time_ns() // 1_000)
-        matches = alignment.matches
+        matches = matched.alignment.matches
         self._receivers = {
             name: UploadReceiver(party, folder, matches[name], self._request_ids, config, log)
             for name, party in self._parties.items()
@@ -164,8 +156,7 @@ class UploadRun:
                 "on_anomaly: no upload is left, because all are suspicious; the log has the "
                 "reasons; to train with them, set on_anomaly = 'warn'"
             )
-        config, folder = self._config, self._folder
-        return load_labeled_rows(config, folder, self._labels, self._ids, self._alignment, names)
+        return load_labeled_rows(self._config, self._matched, names)
 
     def _train(
         self,
@@ -183,12 +174,14 @@ class UploadRun:
         n_labeled = int(labeled.known[training].sum())
         if not method_spec(config.loss.method).uses_unlabeled:
             training = training[labeled.known[training]]
-        options = resolve_head_options(
-            config.net,
+        check_head_options(config.net, config.loss, config.privacy)
+        width = max(store.manifest.width for store in stores.values())
+        options = resolve_options(
+            replace(config.net, embedding_dim=width),
             config.loss,
             config.train,
             config.privacy,
-            width=max(store.manifest.width for store in stores.values()),
+            federated=True,
             image=image,
             parties=len(names),
             rows=n_labeled,
@@ -310,17 +303,13 @@ class UploadRun:
 
 
 def load_labeled_rows(
-    config: CoordinatorConfig,
-    folder: RunDir,
-    labels: pd.Series,
-    ids: Sequence[str],
-    alignment: CoordinatorAlignment,
-    names: Sequence[str],
+    config: CoordinatorConfig, matched: MatchedLabels, names: Sequence[str]
 ) -> LabeledRows:
     """Load labels and split rows; reject other fractions than before.
 
     The parties' encoders have learned from the rows that are not held out.
     """
+    folder = RunDir(config.state_dir)
     fractions = {"test": config.test_fraction, "validation": config.train.validation_fraction}
     if not folder.has(SPLIT):
         folder.write_json(SPLIT, fractions)
@@ -332,7 +321,7 @@ def load_labeled_rows(
             "were not held out; restore them, or choose another `state_dir`"
         )
     splits = Splits(**fractions, seed=run_seed(load_secret(folder), "split"))
-    return LabeledRows.load(labels, alignment, names, splits, config.labels.task, ids)
+    return LabeledRows.load(matched, names, splits, config.labels.task, by_id=True)
 
 
 def _any_changed(stores: Mapping[str, UploadStore]) -> bool:

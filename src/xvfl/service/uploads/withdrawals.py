@@ -8,7 +8,7 @@ withdrawn so far.
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,7 @@ from xvfl.service.release import load_signing_key
 from xvfl.service.uploads.upload_store import REVOKED, party_folder, stored_uploads
 from xvfl.service.uploads.withdrawn import NO_ROWS, Withdrawn, request_digest
 from xvfl.wire import codec
-from xvfl.wire.messages import Message, Receipt, Withdraw
+from xvfl.wire.messages import Receipt, Withdraw
 
 CERTIFICATE_LOCK = threading.Lock()
 
@@ -142,24 +142,6 @@ def remember_certificate(folder: RunDir, party: str, certificate: bytes, log: Lo
             folder.write_bytes(name, certificate)
         except RunError as error:
             log({"event": "certificate_not_kept", "party": party, "reason": str(error)})
-
-
-def answer_withdrawals(
-    folder: RunDir,
-    signing_key: str | None,
-    log: LogFunction,
-    answer: Callable[[str, Message], Message] | None,
-) -> Callable[[str, Message], Message]:
-    """Return a function that answers `Withdraw`, and other requests of parties by `answer`."""
-
-    def reply(party: str, message: Message) -> Message:
-        if isinstance(message, Withdraw):
-            return withdraw(folder, signing_key, party, message, log)
-        if answer is None:
-            raise WireError(f"{type(message).__name__}: this coordinator answers no such request")
-        return answer(party, message)
-
-    return reply
 
 
 def head_problems(folder: RunDir, head: RunDir) -> list[str]:
