@@ -102,7 +102,7 @@ def train(
         print_error(NO_MATPLOTLIB)
     if result.model.differential_privacy is not None:
         print(result.model.differential_privacy)
-    best = records[records[-1]["best_epoch"] - 1]
+    best = records[result.best_epoch - 1]
     score = f"validation {result.model.task.score_name} {-best['score']:.4f}"
     ended = epochs_text(len(records), result.epochs, best["epoch"], score)
     print(f"{ended}, on {result.rows}; next: xvfl evaluate {out}")

@@ -127,6 +127,8 @@ class FitResult:
     """No epoch ended with a finite validation score; those of pretraining have none."""
     epochs: int
     """Largest number of epochs; early stopping trains fewer."""
+    best_epoch: int = 0
+    """The epoch whose weights are kept, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -369,6 +371,7 @@ def _fit_once(
         interrupted,
         diverged,
         options.train.epochs,
+        trainer.progress.best_epoch + 1,
     )
 
 

@@ -94,24 +94,27 @@ def progress_bar(
 
 
 def score_text(update: ProgressUpdate | None) -> str:
-    """Write the last validation score and the best one."""
+    """Write the last validation score, and the best one unless the first epochs still go on."""
     if update is None:
         return ""
     score, progress = update.record.values["score"], update.record.progress
     if math.isnan(score) and progress.best_epoch < 0:
         return "pretraining"
-    best = f"best {-progress.best_score:.3f} at {progress.best_epoch + 1}"
-    return f"{update.score_name} {-score:.3f}, {best}"
+    text = f"{update.score_name} {-score:.3f}"
+    if not math.isfinite(progress.best_score):
+        return text
+    return f"{text}, best {-progress.best_score:.3f} at {progress.best_epoch + 1}"
 
 
 def end_text(update: ProgressUpdate) -> str:
     """Write at which epoch training ended, and the best epoch, whose weights are kept."""
-    progress = update.record.progress
+    progress, best = update.record.progress, update.record.progress.best_score
+    score = best if math.isfinite(best) else update.record.values["score"]
     return epochs_text(
         progress.epoch,
         update.epochs,
         progress.best_epoch + 1,
-        f"validation {update.score_name} {-progress.best_score:.4f}",
+        f"validation {update.score_name} {-score:.4f}",
     )
 
 
