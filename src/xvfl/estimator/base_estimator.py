@@ -1,6 +1,5 @@
 """What both scikit-learn compatible estimators share: fit, predict, complete, save and load."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +30,7 @@ from xvfl.dataset.overlap import check_labels, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.row_weights import weigh_rows
 from xvfl.dataset.splits import Splits
-from xvfl.errors import DataWarning, InputError, RunError
+from xvfl.errors import InputError, RunError, warn
 from xvfl.estimator.estimator_inputs import (
     Tables,
     ids_as_text,
@@ -151,7 +150,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             raise KeyboardInterrupt
         if result.interrupted:
             text = f"training was interrupted after {len(result.records)} epochs"
-            warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
+            warn(f"{text}; the best epoch is kept")
         self._set_model(result.model, result.records)
         self.row_counts_ = asdict(result.rows)
         self.overlap_ = pd.DataFrame.from_dict(result.overlap, orient="index")
