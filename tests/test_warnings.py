@@ -36,7 +36,9 @@ CASES: dict[str, Case] = {
     "held by no party": lambda _: new().fit(BOTH, pd.concat([Y, Y.set_axis("x" + Y.index)])),
     "without a label": lambda model: model.score(BOTH, Y.mask(FIRST)),
     "read as missing": lambda model: model.score(BOTH, Y.mask(FIRST, "None")),
-    "validation rows are pred": lambda _: new(threshold=0.999).fit(BOTH, Y),
+    "validation rows are pred": lambda _: new(threshold=0.999, validation_fraction=0.3).fit(
+        BOTH, Y
+    ),
     "look like classes": lambda _: XVFLRegressor(**SMALL).fit(BOTH, (Y == "yes").astype(int)),
     "have an id that": lambda model: model.predict(BOTH, ids=["c001", "unknown"]),
     "1 of 1 ids": lambda model: model.complete(BOTH, "bank", ids=["unknown"]),
