@@ -39,9 +39,11 @@ def labels_of_frame(frame: pd.DataFrame, y: Any) -> pd.Series:
     if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
         y = y.iloc[:, 0]
     if isinstance(y, pd.Series):
-        others = set() if y.index.equals(frame.index) else {*id_texts(y.index)} - {
-            *id_texts(frame.index)
-        }
+        others = (
+            set()
+            if y.index.equals(frame.index)
+            else {*id_texts(y.index)} - {*id_texts(frame.index)}
+        )
         if others:
             raise InputError(
                 "y: expected the ids of X as its index, got other ids, such as "

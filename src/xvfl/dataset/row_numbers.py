@@ -12,9 +12,9 @@ import pandas as pd
 from pandas.api import types
 
 from xvfl.data.frames import ROW_NUMBERS
+from xvfl.data.ids import id_texts
 from xvfl.data.near_ids import is_in
 from xvfl.data.sources import Source
-from xvfl.data.ids import id_texts
 from xvfl.errors import warn
 
 SAMPLE = 1_000

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from xvfl.dataset.overlap import COLUMNS, Overlap
+from xvfl.model.fit_report import FitReport
 from xvfl.model.fitting import ProgressCallback, ProgressUpdate
 from xvfl.system.report import Report, no_report
 
@@ -45,6 +46,12 @@ def show_overlap(overlap: Overlap, verbose: Verbose) -> None:
     """Print the rows of each party on standard error, where a progress bar would be shown."""
     if verbose is True or (verbose == "auto" and is_interactive()):
         Console(stderr=True).print(overlap_table(overlap))
+
+
+def show_report(report: FitReport, verbose: Verbose) -> None:
+    """Print what a training did on standard error, where a progress bar would be shown."""
+    if verbose is True or (verbose == "auto" and is_interactive()):
+        print(report, file=sys.stderr)
 
 
 @contextmanager
