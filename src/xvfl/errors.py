@@ -13,8 +13,11 @@ XVFLError                 base class; the command line prints one line and exits
 Each message states what was expected, what was received, and what to do.
 """
 
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from types import FrameType
 from typing import Literal
 
 Fault = Literal["away", "refused", "wrong"]
@@ -89,6 +92,24 @@ class CertificateError(XVFLError, ValueError):
 
 class DataWarning(UserWarning):
     """Some data is ignored or replaced; processing continues."""
+
+
+INTERNAL = frozenset(("xvfl", "xvfl_serve", "sklearn", "joblib"))
+"""Packages whose lines no warning points to: it points to the line that called them."""
+
+
+def warn(text: str) -> None:
+    """Give a `DataWarning` that points to the line of the user's code."""
+    frame: FrameType | None = sys._getframe(1)
+    caller = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in INTERNAL:
+            caller = frame.f_back or frame
+        frame = frame.f_back
+    names = caller.f_globals
+    registry = names.setdefault("__warningregistry__", {})
+    place = caller.f_code.co_filename, caller.f_lineno, names.get("__name__"), registry
+    warnings.warn_explicit(text, DataWarning, *place, names)
 
 
 def unknown(what: str, given: str, valid: Iterable[str]) -> str:

@@ -11,11 +11,16 @@ import pytest
 from rich.console import Console
 
 from tests.command_line import run_xvfl
+from tests.options import resolved
+from tests.problems import NUMBERS, make_problem
 from tests.small_tables import make_tables, write_run_inputs
 from xvfl import XVFLClassifier
+from xvfl.config import TrainConfig
+from xvfl.methods.xvfl import XVFL, XVFLWeights
 from xvfl.model.fitting import ProgressUpdate
 from xvfl.model.progress import LINE_SECONDS, is_interactive, progress_bar, times_text, work_bar
-from xvfl.training.loop import Progress, Record
+from xvfl.model.run_recorder import epoch_line
+from xvfl.training.loop import Progress, Record, Trainer
 
 SEARCH = "λ1=0.1 λ2=0.01 (3/9)"
 
@@ -76,6 +81,28 @@ def test_a_training_of_all_epochs_does_not_stop_early() -> None:
     assert (
         file.getvalue() == "training: trained 160 epochs, best 157 (validation log-loss 0.3051)\n"
     )
+
+
+@pytest.mark.parametrize("score_name", ["log-loss", "squared error"])
+def test_the_best_value_never_gets_worse(score_name: str) -> None:
+    """The first tenth of the epochs does not count, so it shows no best value."""
+    problem = make_problem([NUMBERS] * 2, ["FF", "FP", "PF", "FF"] * 2, seed=0)
+    config = resolved(train=TrainConfig(epochs=20, batch_size=8, patience=0, device="cpu")).train
+    method = XVFL(problem.head, XVFLWeights(0.1, 0.1))
+    trainer = Trainer(problem.federation(), method, problem.rows, config)
+    losses = iter([0.3, 0.5, 0.9, 0.8, 0.6, 0.7, 0.4, *[0.5] * 20])
+    file, seconds = io.StringIO(), clock(LINE_SECONDS)
+    records = []
+    with progress_bar(True, Console(file=file), clock=lambda: next(seconds)) as show:
+        for record in trainer.run(lambda: -next(losses)):
+            if record.kind == "epoch":
+                show(ProgressUpdate(record, 20, trainer.batches_per_epoch, "", score_name))
+                records.append(epoch_line(record, {}, 0.0))
+    lines = [line for line in file.getvalue().splitlines() if score_name in line]
+    best = [float(found[1]) for line in lines if (found := re.search(r"best (\S+) at", line))]
+    assert best == sorted(best, reverse=True) and best[:3] == [0.9, 0.8, 0.6] and best[-1] == 0.4
+    assert "best" not in lines[0] and "best" not in lines[1]
+    assert [each["best_epoch"] for each in records[:5]] == [0, 0, 3, 4, 5]
 
 
 def test_short_work_prints_no_lines() -> None:

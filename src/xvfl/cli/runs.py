@@ -102,7 +102,9 @@ def train(
         print_error(NO_MATPLOTLIB)
     if result.model.differential_privacy is not None:
         print(result.model.differential_privacy)
-    best = records[records[-1]["best_epoch"] - 1]
+    if result.report is not None:
+        print(result.report)
+    best = records[result.best_epoch - 1]
     score = f"validation {result.model.task.score_name} {-best['score']:.4f}"
     ended = epochs_text(len(records), result.epochs, best["epoch"], score)
     print(f"{ended}, on {result.rows}; next: xvfl evaluate {out}")
@@ -128,6 +130,7 @@ def evaluate(
 
     xvfl evaluate run --compare trees
     """
+    from xvfl.model.fit_report import read_report
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_evaluation
     from xvfl.model.progress import work_bar
     from xvfl.model.run_dir import RunDir
@@ -137,6 +140,8 @@ def evaluate(
         comparison = None if compare is None else _compare(RunDir(run), compare, report)
         result = evaluate_run(RunDir(run), report) if comparison is None else comparison.evaluation
     print_evaluation(str(run), result)
+    if trained := read_report(RunDir(run)):
+        print("\n".join(trained.lines))
     if comparison is not None:
         print_trees(str(run), comparison)
     if has_matplotlib():

@@ -3,7 +3,6 @@
 Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -23,7 +22,7 @@ from xvfl.data.parse import describe_table, mask_missing
 from xvfl.data.schema import summarize
 from xvfl.data.text import as_text
 from xvfl.data.value_stats import FitLimits, sampling_keys
-from xvfl.errors import DataWarning, InputError, unknown
+from xvfl.errors import InputError, unknown, warn
 from xvfl.primitives.layout import Layout, NumberBins, bins_from_dict
 from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
 from xvfl_serve.encoding.columns import NOTES, Bools
@@ -144,7 +143,7 @@ class TableEncoder:
         }
         for name, texts in ambiguities.items():
             for text in texts:
-                warnings.warn(f"{where}, column {name!r}: {text}", DataWarning, stacklevel=3)
+                warn(f"{where}, column {name!r}: {text}")
         if not codecs:
             raise InputError(
                 f"{where}: expected at least one column with two different values, but found none "
@@ -324,9 +323,7 @@ def _warn_left_out(where: str, left_out: Mapping[str, str], options: TableOption
         text = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
         identifiers = any(reason.startswith("identifier") for reason in reasons.values())
         remedy = '; to use an identifier, set its kind to "category" in `kinds`'
-        warnings.warn(
-            f"{where}: left out {text}{remedy if identifiers else ''}", DataWarning, stacklevel=4
-        )
+        warn(f"{where}: left out {text}{remedy if identifiers else ''}")
 
 
 def _add_note(notes: NDArray[np.object_], text: str, rows: Bools) -> None:

@@ -1,4 +1,10 @@
-"""Ids: one per row, not missing, unique, compared as strings."""
+"""Ids: one per row, not missing, unique, compared as strings without surrounding blanks.
+
+The rules of private id matching (`xvfl.matching.normalize`) remove surrounding blanks too.
+"""
+
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +21,7 @@ def parse_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
     """
     missing = raw.isna().to_numpy(dtype=bool)
     if not missing.any():
-        texts = as_text(raw).str.strip()
+        texts = id_texts(raw)
         missing = (texts == "").to_numpy(dtype=bool)
     if missing.any():
         raise InputError(
@@ -29,6 +35,12 @@ def parse_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
         raise duplicate_ids(where, int(duplicates.sum()), texts.iloc[first], start + first)
     ids: pd.Index = pd.Index(texts.to_numpy(dtype=object), dtype="str", name="id")
     return ids
+
+
+def id_texts(ids: Iterable[Any]) -> pd.Series:
+    """Convert ids to the strings by which they are compared."""
+    raw = ids if isinstance(ids, pd.Series) else pd.Series(list(ids), dtype=object)
+    return as_text(raw).str.strip()
 
 
 def duplicate_ids(where: str, count: int, first: str, row: int) -> InputError:

@@ -1,6 +1,5 @@
 """Read labels; find the classes and number them. Numbers are read by `xvfl.data.targets`."""
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from xvfl.data.ids import parse_ids
 from xvfl.data.sources import Source
 from xvfl.data.targets import find_targets, parse_targets
 from xvfl.data.text import without_categories
-from xvfl.errors import DataWarning, InputError, unknown
+from xvfl.errors import InputError, unknown, warn
 from xvfl_serve.encoding.cells import NA_TEXTS
 
 MAX_CLASSES = 100_000
@@ -135,10 +134,10 @@ def find_labels(
     if masked:
         named = " and ".join(map(repr, sorted(masked)[:2]))
         text = f"{where}: {masked.total()} labels such as {named} are read as missing"
-        warnings.warn(f"{text}; rename the class if it is one", DataWarning, stacklevel=4)
+        warn(f"{text}; rename the class if it is one")
     if labeled < rows and not allow_missing:
         text = f"{where}: left out {rows - labeled} of {rows} rows without a label"
-        warnings.warn(text, DataWarning, stacklevel=4)
+        warn(text)
     distinct = plain_type(pd.Series(list(raw)))
     if len(distinct) < min_classes:
         classes = f"only class {distinct.iloc[0]!s}" if len(distinct) else "no label at all"
@@ -159,11 +158,9 @@ def warn_many_classes(values: LabelValues, where: str) -> None:
     """Warn if the labels are so many integers that they may be a regression target."""
     labels = values.plain
     if types.is_integer_dtype(labels.dtype) and len(labels) > MAX_INTEGER_CLASSES:
-        warnings.warn(
+        warn(
             f"{where}: {len(labels)} classes, the integers {labels.min()} to {labels.max()}, look "
-            f"like a number; {REGRESSION_HINT}, or write them as text if they are classes",
-            DataWarning,
-            stacklevel=4,
+            f"like a number; {REGRESSION_HINT}, or write them as text if they are classes"
         )
 
 

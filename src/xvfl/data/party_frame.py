@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from xvfl.data.ids import parse_ids
-from xvfl.data.text import as_text
+from xvfl.data.ids import id_texts, parse_ids
 from xvfl.errors import InputError
 
 
@@ -40,11 +39,15 @@ def labels_of_frame(frame: pd.DataFrame, y: Any) -> pd.Series:
     if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
         y = y.iloc[:, 0]
     if isinstance(y, pd.Series):
-        if not y.index.equals(frame.index) and set(y.index) - set(frame.index):
+        others = (
+            set()
+            if y.index.equals(frame.index)
+            else {*id_texts(y.index)} - {*id_texts(frame.index)}
+        )
+        if others:
             raise InputError(
                 "y: expected the ids of X as its index, got other ids, such as "
-                f"{next(iter(set(y.index) - set(frame.index)))!r}; for labels in the order of the "
-                "rows, pass y.to_numpy()"
+                f"{min(others)!r}; for labels in the order of the rows, pass y.to_numpy()"
             )
         return y
     values = np.asarray(y)
@@ -73,5 +76,4 @@ def weights_by_id(weights: Any, ids: Sequence[Any] | pd.Index) -> pd.Series:
         )
     if not values.any():
         raise InputError("sample_weight: every weight is zero; give some rows a positive weight")
-    texts = as_text(pd.Series(list(ids), dtype=object)).str.strip()
-    return pd.Series(values, index=pd.Index(texts))
+    return pd.Series(values, index=pd.Index(id_texts(ids)))

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import pandas as pd
 from pandas.api import types
 
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import InputError, warn
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".xlsx")
 """How the names of files end that can be read."""
@@ -114,7 +114,7 @@ def _read_excel(path: Path, where: str) -> pd.DataFrame:
         reject_duplicate_columns(header.iloc[0] if len(header) else [], where)
         if len(book.sheet_names) > 1:
             text = f"{where}: read the first of {len(book.sheet_names)} sheets"
-            warnings.warn(f"{text}, {book.sheet_names[0]!r}", DataWarning, stacklevel=6)
+            warn(f"{text}, {book.sheet_names[0]!r}")
         # Text cells stay text: pandas would read "007" as the number 7.
         return pd.read_excel(book, dtype=object).infer_objects()
 

@@ -5,7 +5,6 @@ Codes are not negative; −1 is the code of a row without label.
 """
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from pandas.api import types
 
 from xvfl.data.label_leaks import REMEDY
 from xvfl.data.parse import mask_missing, read_numbers
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import InputError, warn
 from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
 
 Floats = NDArray[np.float64]
@@ -109,7 +108,7 @@ def find_targets(
     labeled, mean, std = moments(numbers())
     if labeled < rows and not allow_missing:
         text = f"{where}: left out {rows - labeled} of {rows} rows without a label"
-        warnings.warn(text, DataWarning, stacklevel=4)
+        warn(text)
     if len(distinct) < min_values:
         found = f"only the number {distinct.pop():g}" if distinct else "no label at all"
         raise InputError(
@@ -124,11 +123,9 @@ def warn_few_values(values: TargetValues, where: str) -> None:
     """Warn if the labels are so few different numbers that they may be classes."""
     if values.few_values:
         shown = " and ".join(f"{each:g}" for each in values.few_values)
-        warnings.warn(
+        warn(
             f"{where}: the only numbers are {shown}, which look like classes; use XVFLClassifier "
-            '(task = "classification" in a configuration file) to predict probabilities',
-            DataWarning,
-            stacklevel=4,
+            '(task = "classification" in a configuration file) to predict probabilities'
         )
 
 

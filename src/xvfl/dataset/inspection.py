@@ -23,7 +23,7 @@ from xvfl.data.targets import (
 )
 from xvfl.data.value_stats import STREAMING_LIMITS
 from xvfl.dataset.overlap import Overlap, check_ids
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import DataWarning, InputError, warn
 
 
 @dataclass
@@ -116,7 +116,7 @@ def describe(
     ids = {n: id_column.get(n) if isinstance(id_column, Mapping) else id_column for n in given}
     inspection = inspect_tables(given, ids, label, options, task)
     for text in inspection.warnings:
-        warnings.warn(text, DataWarning, stacklevel=2)
+        warn(text)
     return inspection.frame()
 
 

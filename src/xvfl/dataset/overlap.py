@@ -1,6 +1,5 @@
 """How the rows of the parties and the labels overlap, and warnings about ids that hardly match."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from itertools import combinations
 
@@ -11,7 +10,7 @@ from xvfl.data.id_index import IdIndex
 from xvfl.data.near_ids import SAMPLE_SIZES, IdSample, find_near_misses, is_in, sample_ids
 from xvfl.data.sources import Source, source_index
 from xvfl.dataset.row_numbers import MIN_ROWS, warn_row_numbers
-from xvfl.errors import DataWarning
+from xvfl.errors import warn
 
 Overlap = dict[str, dict[str, int]]
 """Counts of rows by party and for `ALL_PARTIES`: the `COLUMNS`."""
@@ -159,4 +158,4 @@ def _title(name: str) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, DataWarning, stacklevel=5)
+    warn(text)

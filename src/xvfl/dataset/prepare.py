@@ -6,7 +6,6 @@ encoder is fitted on its own training rows only.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -34,7 +33,7 @@ from xvfl.data.targets import (
 from xvfl.data.value_stats import FitLimits
 from xvfl.dataset.overlap import Overlap, Unmatched, warn_near_misses, warn_small_overlap
 from xvfl.dataset.splits import Splits
-from xvfl.errors import DataWarning, InputError, unknown
+from xvfl.errors import InputError, unknown, warn
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.masks import median_missing_share
 from xvfl.primitives.rows import full_threshold_from_counts
@@ -236,7 +235,7 @@ def _check_match(
     unmatched = match.labeled - sum(match.class_sizes.values())
     if unmatched:
         text = f"{unmatched} of {match.labeled} labeled ids are held by no party and were dropped"
-        warnings.warn(text, DataWarning, stacklevel=4)
+        warn(text)
 
 
 def _first_id(chunks: Iterable[Source | pd.Series]) -> str | None:
@@ -265,7 +264,7 @@ def _warn_label_leaks(
             else:
                 leaks = find_label_leaks(used, codes)
             for name, leak in leaks:
-                warnings.warn(f"{where}, column {name!r}: {leak}", DataWarning, stacklevel=4)
+                warn(f"{where}, column {name!r}: {leak}")
             return
 
 

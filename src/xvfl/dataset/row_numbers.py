@@ -4,7 +4,6 @@ A pandas frame without an id column takes its ids from its index. If nobody has 
 row numbers, and rows of different people are joined.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
 from itertools import permutations
 
@@ -13,10 +12,10 @@ import pandas as pd
 from pandas.api import types
 
 from xvfl.data.frames import ROW_NUMBERS
+from xvfl.data.ids import id_texts
 from xvfl.data.near_ids import is_in
 from xvfl.data.sources import Source
-from xvfl.data.text import as_text
-from xvfl.errors import DataWarning
+from xvfl.errors import warn
 
 SAMPLE = 1_000
 """First rows, which show whether a column may be the id."""
@@ -43,13 +42,11 @@ def warn_row_numbers(tables: Mapping[str, Source]) -> None:
             continue
         for column, count in _id_columns(frames[name], frames[other], both):
             where = f"in the column of the same name of party {other!r}"
-            warnings.warn(
+            warn(
                 f"party {name!r}: rows are matched by row number, but {column!r} looks like the "
                 f"id: {count:,} of its values are "
                 f"{where if both else f'ids of party {other!r}'}, in other rows; use "
-                f"table.set_index({column!r}), or id_column={column!r}",
-                DataWarning,
-                stacklevel=4,
+                f"table.set_index({column!r}), or id_column={column!r}"
             )
 
 
@@ -66,7 +63,7 @@ def _id_columns(table: pd.DataFrame, other: pd.DataFrame, both: bool) -> Iterato
             continue
         if not (_nearly_distinct(table[column]) and _nearly_distinct(keys)):
             continue
-        own, theirs = (as_text(each.dropna()).str.strip() for each in (table[column], keys))
+        own, theirs = (id_texts(each.dropna()) for each in (table[column], keys))
         common = int(is_in(pd.Index(own), pd.Index(theirs)).sum())
         # Ids that count rows have many whole numbers of another meaning in common with a column.
         share = 1.0 if not both and _is_integer(keys) else MIN_COMMON

@@ -3,7 +3,6 @@
 Validation and test rows are labeled. Unlabeled rows, if a dataset has them, are training rows.
 """
 
-import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import InputError, warn
 from xvfl.primitives.mixed_order import row_weights
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import Rows
@@ -98,11 +97,9 @@ def check_split(
     `train` counts the training rows of each class.
     """
     if unobserved:
-        warnings.warn(
+        warn(
             f"{unobserved} rows have no observed feature at any party and were excluded from "
-            "training",
-            DataWarning,
-            stacklevel=4,
+            "training"
         )
     if int((train > 0).sum()) < min_classes:
         expected = "two classes or more" if min_classes > 1 else "labeled rows"

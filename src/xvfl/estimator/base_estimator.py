@@ -1,6 +1,5 @@
 """What both scikit-learn compatible estimators share: fit, predict, complete, save and load."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +30,7 @@ from xvfl.dataset.overlap import check_labels, check_tables
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.row_weights import weigh_rows
 from xvfl.dataset.splits import Splits
-from xvfl.errors import DataWarning, InputError, RunError
+from xvfl.errors import InputError, RunError, warn
 from xvfl.estimator.estimator_inputs import (
     Tables,
     ids_as_text,
@@ -47,10 +46,11 @@ from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
+from xvfl.model.fit_report import REPORT, read_report
 from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset, uses_unlabeled
 from xvfl.model.model import Model
 from xvfl.model.prediction import used_tables
-from xvfl.model.progress import progress_bar, show_overlap, work_bar
+from xvfl.model.progress import progress_bar, show_overlap, show_report, work_bar
 from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import PredictionSummary
 from xvfl.nets import NetOrBuilder
@@ -151,10 +151,13 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             raise KeyboardInterrupt
         if result.interrupted:
             text = f"training was interrupted after {len(result.records)} epochs"
-            warnings.warn(f"{text}; the best epoch is kept", DataWarning, stacklevel=2)
+            warn(f"{text}; the best epoch is kept")
         self._set_model(result.model, result.records)
         self.row_counts_ = asdict(result.rows)
         self.overlap_ = pd.DataFrame.from_dict(result.overlap, orient="index")
+        self.report_ = result.report
+        if result.report is not None:
+            show_report(result.report, self.verbose)
         return self
 
     def predict(
@@ -443,7 +446,10 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             If the folder cannot be written.
         """
         check_is_fitted(self, "model_")
-        self.model_.save(RunDir(path), {"id_column": self.id_column} if self.id_column else None)
+        folder = RunDir(path)
+        self.model_.save(folder, {"id_column": self.id_column} if self.id_column else None)
+        if getattr(self, "report_", None) is not None:
+            folder.write_json(REPORT, self.report_.to_dict())
 
     @classmethod
     def load(
@@ -497,6 +503,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             self.set_params(**{key: each for key, each in vars(config).items() if key in names})
         records = [each for each in folder.records() if each.get("kind") == "epoch"]
         self._set_model(model, records)
+        self.report_ = read_report(folder)
         return self
 
     def _set_model(self, model: Model, history: list[dict[str, Any]]) -> None:

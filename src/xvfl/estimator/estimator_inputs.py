@@ -1,6 +1,5 @@
 """Read the tables, labels and ids that users give to an estimator."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +9,12 @@ from pandas.api.types import is_string_dtype
 from xvfl.config import TableOptions, TaskKind, build
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.frames import read_table, type_name
+from xvfl.data.ids import id_texts
 from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.party_frame import is_party_frame, labels_of_frame, split_frame
 from xvfl.data.sources import Source, source_ids
-from xvfl.data.text import as_text
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import InputError, warn
 from xvfl.model.model import Model
 
 Table = Any
@@ -94,7 +93,7 @@ def ids_as_text(ids: Sequence[Any] | None) -> list[str] | None:
         return None
     if isinstance(ids, str):
         raise InputError(f"ids: expected a list of ids, got the text {ids!r}; write [{ids!r}]")
-    texts: list[str] = as_text(pd.Series(list(ids), dtype=object)).str.strip().tolist()
+    texts: list[str] = id_texts(ids).tolist()
     return texts
 
 
@@ -103,11 +102,9 @@ def warn_unknown_ids(sources: Mapping[str, Source], ids: Sequence[str]) -> None:
     unknown = set(ids).difference(*(source_ids(source) for source in sources.values()))
     if unknown:
         named = ", ".join(map(repr, sorted(unknown)[:2]))
-        warnings.warn(
+        warn(
             f"ids: {len(unknown):,} of {len(ids):,} ids are in no given table ({named}); their "
-            "values are completed without any observed feature: check the ids",
-            DataWarning,
-            stacklevel=3,
+            "values are completed without any observed feature: check the ids"
         )
 
 
@@ -121,7 +118,7 @@ def _ids_by_text(table: Table, column: str | None) -> dict[str, Any]:
         return {}
     if is_string_dtype(raw):
         return {}
-    return dict(zip(as_text(raw).str.strip(), raw.tolist(), strict=True))
+    return dict(zip(id_texts(raw), raw.tolist(), strict=True))
 
 
 def tables_of_previous_fit(

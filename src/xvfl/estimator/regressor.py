@@ -190,6 +190,11 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         Number of rows of each party and of all parties: `rows` of the table, `shared` with another
         party, `labeled`, and `full` at the party. For all parties: different ids, ids that two
         parties or more hold, labeled ids, and rows that are full at every party. Only after `fit`.
+    report_ : FitReport
+        What `fit` did, also printed at its end where progress is shown: rows and columns, the
+        validation scores of each mode (`table`), of the class frequencies or the mean and, with
+        LightGBM, of trees; where completion is used (`completion`); what to try next (`hints`).
+        `to_dict()` returns it as JSON. None if training was interrupted.
     history_ : list of dict
         Loss terms, validation score and time of each epoch.
     model_ : Model

@@ -1,10 +1,8 @@
 """Choose the rule that turns probabilities into classes, by validation rows."""
 
-import warnings
-
 import numpy as np
 
-from xvfl.errors import DataWarning
+from xvfl.errors import warn
 from xvfl.federation.fused import FusedFederation
 from xvfl.methods import Mode
 from xvfl.model.decision_rule import class_factors, predicted_classes
@@ -33,10 +31,8 @@ def choose_classes(
     model.class_factors = class_factors(threshold, proba, y, model.prior)
     numbers = predicted_classes(proba, model.class_factors)
     if len(np.unique(numbers)) == 1 and len(np.unique(y)) > 1 and len(y) >= MIN_ROWS:
-        warnings.warn(
+        warn(
             f"all {len(y)} validation rows are predicted as {model.classes[numbers[0]]!r}; for a "
             "rare class set threshold='balanced_accuracy' or class_weight='balanced', otherwise "
-            "train for more epochs or check the columns",
-            DataWarning,
-            stacklevel=2,
+            "train for more epochs or check the columns"
         )

@@ -5,7 +5,7 @@ or streamed (`model_predictions`), or from a method over a federation, in one pr
 the wire (`federation_predictions`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from xvfl.config import TaskKind
 from xvfl.data.sources import Source, source_ids
 from xvfl.methods import MODES, Method, Mode
+from xvfl.methods.base import mode_key
 from xvfl.model.model import Model
 from xvfl.primitives.metrics import confusion, majority_rate, reliability
 from xvfl.primitives.rows import Rows
@@ -172,16 +173,20 @@ def federation_predictions(
     federation: ReachableFederation,
     rows: Rows,
     task: Task = CLASSIFICATION,
+    modes: Collection[str] = ORDER,
+    temperatures: Mapping[str, float] | None = None,
 ) -> Iterator[ChunkPredictions]:
-    """Predict the rows of a federation in every mode."""
+    """Predict the rows of a federation in every mode, with calibrated temperatures if given."""
 
     def predict() -> Iterator[Predictions]:
         for mode, party in mode_party_pairs(method, federation):
             name = ALL if mode == "collaborative" else federation.names[party]
             index = predictable_rows(rows, mode, party).nonzero().flatten()
-            if not len(index):
+            if not len(index) or mode not in modes:
                 continue
-            values = task.values(logits(method, federation, rows.take(index), mode, party))
+            out = logits(method, federation, rows.take(index), mode, party)
+            key = mode_key(mode, federation.names[party])
+            values = task.values(out.double() / (temperatures or {}).get(key, 1.0))
             parties = (name,) if mode == "local" else federation.names
             y = task.restore(rows.y[index])
             yield Predictions(mode, name, values, y, parties=parties, index=index.cpu().numpy())

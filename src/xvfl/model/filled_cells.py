@@ -3,7 +3,6 @@
 Shapes: N rows, n filled cells of a column, V values of a category, p encoded columns.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ import pandas as pd
 from xvfl.data.codecs import DECODE_BATCH, CategoryCodec, Codec, HashedCodec, NumberCodec
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.parse import mask_missing
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import InputError, warn
 from xvfl.model.cell_distributions import SHARES, CellDistributions, Floats, Ints
 from xvfl.model.completion import fill_gaps, in_table_format
 
@@ -98,7 +97,7 @@ def check_details(level: float, n_draws: int, distributions: CellDistributions |
     if distributions is None:
         if n_draws:
             raise InputError(f"n_draws: {NO_DISTRIBUTIONS}")
-        warnings.warn(NO_DISTRIBUTIONS, DataWarning, stacklevel=4)
+        warn(NO_DISTRIBUTIONS)
 
 
 def describe_filled_cells(

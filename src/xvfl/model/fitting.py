@@ -32,11 +32,13 @@ from xvfl.federation.upload.encoder_training import EncoderTraining
 from xvfl.federation.upload.heads import build_heads
 from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods import Mode, method_spec, protect_labels
+from xvfl.model.build_report import build_report
 from xvfl.model.cell_calibration import fit_cell_distributions
 from xvfl.model.choose_classes import choose_classes
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
 from xvfl.model.encoder_runs import LocalUploads, tables_on_disk
+from xvfl.model.fit_report import FitReport
 from xvfl.model.model import Model
 from xvfl.model.run_dir import FORMAT, RunDir
 from xvfl.model.run_recorder import RunRecorder
@@ -127,6 +129,10 @@ class FitResult:
     """No epoch ended with a finite validation score; those of pretraining have none."""
     epochs: int
     """Largest number of epochs; early stopping trains fewer."""
+    best_epoch: int = 0
+    """The epoch whose weights are kept, counted from 1."""
+    report: FitReport | None = None
+    """None of an interrupted training."""
 
 
 @dataclass(frozen=True)
@@ -351,11 +357,16 @@ def _fit_once(
             break
     interrupted = stop.is_set()
     recorder.save_checkpoint()
+    report = None
     if not interrupted or folder is None:
         trainer.load_best()
         model.temperatures = calibrate(model.method, federation, validation, model.task)
         if not label:
             choose_classes(model, federation, validation, plan.threshold)
+        if not label and not interrupted:
+            report = build_report(
+                dataset, model, federation, validation, records, options.train.epochs
+            )
         if model.completes and not label:
             model.cell_distributions = fit_cell_distributions(model, federation, validation)
     for module in model.modules.values():
@@ -369,6 +380,8 @@ def _fit_once(
         interrupted,
         diverged,
         options.train.epochs,
+        trainer.progress.best_epoch + 1,
+        report,
     )
 
 

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from xvfl.dataset.overlap import COLUMNS, Overlap
+from xvfl.model.fit_report import FitReport
 from xvfl.model.fitting import ProgressCallback, ProgressUpdate
 from xvfl.system.report import Report, no_report
 
@@ -45,6 +46,12 @@ def show_overlap(overlap: Overlap, verbose: Verbose) -> None:
     """Print the rows of each party on standard error, where a progress bar would be shown."""
     if verbose is True or (verbose == "auto" and is_interactive()):
         Console(stderr=True).print(overlap_table(overlap))
+
+
+def show_report(report: FitReport, verbose: Verbose) -> None:
+    """Print what a training did on standard error, where a progress bar would be shown."""
+    if verbose is True or (verbose == "auto" and is_interactive()):
+        print(report, file=sys.stderr)
 
 
 @contextmanager
@@ -94,24 +101,27 @@ def progress_bar(
 
 
 def score_text(update: ProgressUpdate | None) -> str:
-    """Write the last validation score and the best one."""
+    """Write the last validation score, and the best one unless the first epochs still go on."""
     if update is None:
         return ""
     score, progress = update.record.values["score"], update.record.progress
     if math.isnan(score) and progress.best_epoch < 0:
         return "pretraining"
-    best = f"best {-progress.best_score:.3f} at {progress.best_epoch + 1}"
-    return f"{update.score_name} {-score:.3f}, {best}"
+    text = f"{update.score_name} {-score:.3f}"
+    if not math.isfinite(progress.best_score):
+        return text
+    return f"{text}, best {-progress.best_score:.3f} at {progress.best_epoch + 1}"
 
 
 def end_text(update: ProgressUpdate) -> str:
     """Write at which epoch training ended, and the best epoch, whose weights are kept."""
-    progress = update.record.progress
+    progress, best = update.record.progress, update.record.progress.best_score
+    score = best if math.isfinite(best) else update.record.values["score"]
     return epochs_text(
         progress.epoch,
         update.epochs,
         progress.best_epoch + 1,
-        f"validation {update.score_name} {-progress.best_score:.4f}",
+        f"validation {update.score_name} {-score:.4f}",
     )
 
 

@@ -7,6 +7,7 @@ cells.safetensors       distributions of filled cells (models with cross complet
 checkpoint.safetensors  state from which training resumes (run folders only)
 records.jsonl           one line per epoch (run folders only)
 config.toml             the configuration as given (run folders only)
+report.json             rows, columns, validation scores and use of completion in the training
 evaluation.json         metrics of the test rows (run folders only)
 run.json, missing.json  what is trained, and what is missing where (run folders only)
 log.jsonl               events of a coordinator or party

@@ -1,5 +1,6 @@
 """Records and checkpoints of a run in its folder."""
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ def epoch_line(record: Record, losses: Mapping[str, float], started: float) -> d
         "kind": "epoch",
         "epoch": progress.epoch,
         "step": progress.step,
-        "best_epoch": progress.best_epoch + 1,
+        "best_epoch": progress.best_epoch + 1 if math.isfinite(progress.best_score) else 0,
         **record.values,
         "modes": dict(losses),
         "seconds": round(time.monotonic() - started, 3),

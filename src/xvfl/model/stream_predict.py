@@ -2,7 +2,6 @@
 
 import errno
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from xvfl.data.join import join_tables, prefetch
 from xvfl.data.parquet import ParquetTable
 from xvfl.data.table_writer import TableWriter
 from xvfl.dataset.overlap import check_index
-from xvfl.errors import DataWarning, InputError
+from xvfl.errors import InputError, warn
 from xvfl.methods import Mode
 from xvfl.model.model import Model
 from xvfl.model.prediction import UNKNOWN_ID, used_tables
@@ -61,12 +60,10 @@ class PredictionSummary:
         for note, reason in reasons.items():
             if self.not_observed[note]:
                 ids = ", ".join(map(repr, self.examples[note]))
-                warnings.warn(
+                warn(
                     f"{self.not_observed[note]:,} of {self.rows:,} {reason} ({ids}); their "
                     f"prediction is the {self.prior_name}, mode 'prior': check the ids and tables, "
-                    "or leave these rows out",
-                    DataWarning,
-                    stacklevel=3,
+                    "or leave these rows out"
                 )
 
 

@@ -12,6 +12,7 @@ import torch
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.errors import DataWarning, InputError
 from xvfl.model.evaluation import ALL, Evaluation, Line
+from xvfl.model.quick_trees import tree_rows
 from xvfl.model.run_dir import EVALUATION, RunDir
 from xvfl.model.trees import (
     MEAN,
@@ -19,8 +20,6 @@ from xvfl.model.trees import (
     FittedTrees,
     Owner,
     TreeConfig,
-    TreeRows,
-    TreeTable,
     Way,
     fit_trees,
     require_lightgbm,
@@ -109,21 +108,6 @@ def compare_with_trees(folder: RunDir, report: Report = no_report) -> TreeCompar
     comparison = TreeComparison(evaluation, lines, model.loss.method, seconds)
     folder.write_json(EVALUATION, comparison.to_dict())
     return comparison
-
-
-def tree_rows(dataset: InMemoryDataset) -> TreeRows:
-    """Convert a dataset to the rows of trees; unlabeled rows do not train."""
-    rows = dataset.rows
-    train = dataset.train[rows.labeled[dataset.train]]
-    tables = [
-        TreeTable.from_party(table.take(rows.handles[:, party]))
-        for party, table in enumerate(dataset.tables.values())
-    ]
-    weight = rows.weight.double() / rows.weight[train].double().mean()
-    y, weights, at, validation = (
-        each.numpy() for each in (rows.y, weight, train, dataset.validation)
-    )
-    return TreeRows(tables, y, weights, at, validation, dataset.task.n_outputs)
 
 
 def held_out_places(dataset: InMemoryDataset, ids: Sequence[str]) -> np.ndarray[Any, Any]:

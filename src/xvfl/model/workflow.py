@@ -33,6 +33,7 @@ from xvfl.model.encoder_runs import tables_on_disk
 from xvfl.model.evaluation import Chunk, Evaluation, evaluate, model_predictions
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import EXPLANATION, Explanation
+from xvfl.model.fit_report import REPORT
 from xvfl.model.fitting import (
     Dataset,
     FitResult,
@@ -118,6 +119,8 @@ def train_run(
             **_held_out(dataset, folder),
         }
         result.model.save(folder, extra)
+        if result.report is not None:
+            folder.write_json(REPORT, result.report.to_dict())
         remove_cache(folder.path)
     return result
 

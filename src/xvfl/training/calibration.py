@@ -128,9 +128,7 @@ def choose_weights(
     count = weight.sum(1)
 
     def losses(weights: Tensor) -> Tensor:
-        out = task.pool(decisions.flatten(0, 1), weights).view(*y.shape, -1)
-        scaled = out * task.fit_scale(out, y, weight).view(-1, 1, 1)
-        return task.loss(scaled.flatten(0, 1), y.flatten()).view(y.shape) * weight
+        return pooled_losses(decisions, weights, y, weight, task)
 
     default = losses(candidates[0])
     chosen, best = candidates[:1].repeat(len(y), 1), default
@@ -143,3 +141,15 @@ def choose_weights(
     variance = ((gain - mean.unsqueeze(1)).square() * weight).sum(1) / (count - 1)
     significant = (mean > (variance / count).sqrt()) & (count >= MIN_ROWS_TO_POOL)
     return torch.where(significant.unsqueeze(1), chosen, candidates[:1])
+
+
+def pooled_losses(
+    decisions: Tensor, weights: Tensor, y: Tensor, weight: Tensor, task: Task
+) -> Tensor:
+    """Return the weighted losses of rows with some weights of the decisions, at their scale. (R, N)
+
+    See `choose_weights`; `weight` (R, N) is that of the rows.
+    """
+    out = task.pool(decisions.flatten(0, 1), weights).view(*y.shape, -1)
+    scaled = out * task.fit_scale(out, y, weight).view(-1, 1, 1)
+    return task.loss(scaled.flatten(0, 1), y.flatten()).view(y.shape) * weight

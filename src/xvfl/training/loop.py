@@ -33,6 +33,7 @@ class Progress:
     batch: int = 0
     step: int = 0
     best_score: float = -math.inf
+    """Of the best epoch; −∞ in the first epochs, whose scores do not count."""
     best_epoch: int = -1
     stopped: bool = False
 
@@ -202,22 +203,26 @@ class Trainer:
         self._sums = {}
         now = self.progress
         if self.improves(now.epoch, score, now.best_score):
-            now = replace(now, best_score=score, best_epoch=now.epoch)
+            best_score = score if now.epoch >= self.first_epochs else -math.inf
+            now = replace(now, best_score=best_score, best_epoch=now.epoch)
             self._update(WeightUpdate("save_best"))
         epochs_since_best = now.epoch - max(now.best_epoch, self.pretraining - 1)
         stop = self.config.patience > 0 and epochs_since_best >= self.config.patience
         self.progress = replace(now, epoch=now.epoch + 1, batch=0, stopped=stop)
         return Record("epoch", self.progress, {**values, "score": score})
 
-    def improves(self, epoch: int, score: float, best: float) -> bool:
-        """Return whether an epoch, counted from 0, replaces the best one so far.
+    @property
+    def first_epochs(self) -> int:
+        """Number of first epochs, whose scores do not count: each is replaced by the next.
 
-        Each of the first epochs is replaced by the next, whatever its score: with few validation
-        rows, nearly constant predictions can have a good score by chance.
+        With few validation rows, nearly constant predictions can have a good score by chance.
         """
-        trained = epoch - self.pretraining
-        first = min((self.config.epochs - self.pretraining) // 10, MAX_FIRST_EPOCHS)
-        return score > best or (trained <= first and math.isfinite(score))
+        trained = self.config.epochs - self.pretraining
+        return self.pretraining + min(trained // 10, MAX_FIRST_EPOCHS)
+
+    def improves(self, epoch: int, score: float, best: float) -> bool:
+        """Return whether an epoch, counted from 0, replaces the best one so far."""
+        return score > best or (epoch <= self.first_epochs and math.isfinite(score))
 
     def load_best(self) -> None:
         """Load the weights of the best epoch."""
