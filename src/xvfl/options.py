@@ -32,6 +32,8 @@ MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 NUMBER_DIM = 8
 """Default size of the embedding of a number."""
+MAX_EMBEDDED_NUMBERS = 128
+"""Most numbers of a party with embeddings by default: they multiply the inputs of its bottom."""
 AUTOMATIC: dict[type[Section], dict[str, object]] = {
     NetConfig: {
         "embedding_dim": 0,
@@ -71,6 +73,7 @@ def resolve_options(
     image: bool,
     parties: int,
     rows: int,
+    numbers: int = 0,
     custom_nets: bool = False,
 ) -> Options:
     """Replace the automatic values of a run's options.
@@ -90,6 +93,8 @@ def resolve_options(
         Number of parties.
     rows : int
         Number of labeled training rows.
+    numbers : int, default=0
+        Largest number of encoded numbers of a party, in one process.
     custom_nets : bool, default=False
         Whether a bottom, a completer or the head is a custom net; they have one member and one
         head.
@@ -109,7 +114,7 @@ def resolve_options(
         net = replace(net, heads=net.heads or (1 if custom_nets else DEFAULT_HEADS))
         loss = replace(loss, cross_completion=False)
     several = not (federated or image or custom_nets or privacy.protects)
-    net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1)
+    net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1, numbers)
     check_members(net, image, custom_nets)
     train = _resolve_train(train, net.members, rows)
     loss = _resolve_loss(loss, net.members, image, parties, train.completion_interval)
@@ -185,7 +190,7 @@ def require_resolved(*sections: Section) -> None:
 
 
 def _resolve_net(
-    net: NetConfig, image: bool, privacy: PrivacyConfig, default_members: int
+    net: NetConfig, image: bool, privacy: PrivacyConfig, default_members: int, numbers: int = 0
 ) -> NetConfig:
     """Replace automatic sizes.
 
@@ -201,7 +206,7 @@ def _resolve_net(
         d = PRIVATE_WIDTH
     number = net.number_embedding_dim
     if number is None:
-        several = members > 1 and not privacy.protects
+        several = members > 1 and not privacy.protects and numbers <= MAX_EMBEDDED_NUMBERS
         number = NUMBER_DIM if several or privacy.trains_encoders else 0
     return replace(
         net,

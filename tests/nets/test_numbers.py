@@ -102,17 +102,44 @@ def test_gradients_are_finite() -> None:
     assert all(each.grad is not None and each.grad.isfinite().all() for each in net.parameters())
 
 
-def test_only_encoders_trained_alone_use_bins() -> None:
+def test_looked_up_products_equal_matrix_products() -> None:
+    net = stack([NumberEmbeddings(LAYOUT, 4) for _ in range(2)])
+    assert isinstance(net, NumberEmbeddings)
+    values = rows().index_select(1, torch.tensor(NUMBERS)).view(2, 200, -1).transpose(1, 2)
+
+    def gradients(out: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(out.square().sum(), (at, net.weight))
+
+    looked_up = values.clone().requires_grad_()
+    found = net._looked_up(looked_up)
+    assert isinstance(found, torch.Tensor)
+    multiplied = values.clone().requires_grad_()
+    encoded = torch.cat(net._encodings(multiplied), -1)
+    expected = encoded @ net.weight[:, :, 2 * N_FREQUENCIES :]
+    torch.testing.assert_close(found, expected)
+    (of_x, of_weight), slow = gradients(found, looked_up), gradients(expected, multiplied)
+    torch.testing.assert_close(of_weight, slow[1])
+    inside = ~torch.isin(values, torch.tensor([*KNOTS, 0.2, 0.8]))
+    torch.testing.assert_close(of_x[inside], slow[0][inside])
+
+
+def test_with_labels_inflated_numbers_alone_use_bins() -> None:
     options = resolved(NetConfig(8, 16, number_embedding_dim=3, members=1))
+    smooth = NumberBins(tuple(i / 31 for i in range(32)))
+    layout = replace(LAYOUT, bins=(smooth, *BINS[1:]))
+
+    def embeddings(layout: Layout) -> NumberEmbeddings:
+        net = build_parties({"p": layout}, options.net, options.loss, [0])["p"]
+        (found,) = [each for each in net.modules() if isinstance(each, NumberEmbeddings)]
+        return found
+
+    assert embeddings(replace(LAYOUT, bins=(*[smooth] * 8,))).lower.shape[1] == 0
+    used = embeddings(layout).scale.count_nonzero(1)
+    assert used.tolist() == [0, 0, 0, len(KNOTS) - 1, 0]
+
+
+def test_encoders_trained_alone_use_all_bins() -> None:
     plain = replace(LAYOUT, bins=())
-
-    def weights(layout: Layout) -> dict[str, torch.Tensor]:
-        parties = build_parties({"p": layout}, options.net, options.loss, [0])
-        return parties["p"].state_dict()
-
-    expected, found = weights(plain), weights(LAYOUT)
-    assert list(found) == list(expected)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
     config = EncoderConfig(embedding_dim=8, hidden_dim=16, number_embedding_dim=4)
     sizes = [
         sum(each.numel() for each in build_encoder("p", layout, config, [0]).parameters())

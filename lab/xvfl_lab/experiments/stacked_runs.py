@@ -189,7 +189,9 @@ class StackedRuns:
     def _workers(self) -> list[PartyWorker]:
         """Build the parties of interactive training."""
         one, privacy = self.configs[0], self.options.privacy
-        nets = build_parties(self.task.layouts, self.net, one.loss, self.seeds, privacy=privacy)
+        # Stored runs were computed without bins of numbers.
+        layouts = {name: replace(each, bins=()) for name, each in self.task.layouts.items()}
+        nets = build_parties(layouts, self.net, one.loss, self.seeds, privacy=privacy)
         return [
             PartyWorker(
                 name,

@@ -3,7 +3,6 @@
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -41,7 +40,8 @@ def build_parties(
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
     of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Bottoms
-    that are trained alone use the bins of numbers. Of `loss`, only the method matters.
+    that are trained alone use the bins of all numbers, others those of inflated numbers alone: with
+    labels, more inputs overfit. Of `loss`, only the method matters.
     """
     require_resolved(config, privacy)
     check_members(config, any_image(layouts), bool(bottoms or completers))
@@ -54,7 +54,7 @@ def build_parties(
         branches = [
             custom_net(custom, layout, d)
             or nets.bottom(
-                layout if privacy.trains_encoders else replace(layout, bins=()),
+                layout if privacy.trains_encoders else layout.only_inflated_bins(),
                 d,
                 hidden,
                 config.n_blocks,

@@ -99,6 +99,7 @@ def resolve_for_dataset(
         image=any_image(dataset.layouts),
         parties=len(dataset.layouts),
         rows=dataset.row_counts().labeled,
+        numbers=max(len(layout.numbers) for layout in dataset.layouts.values()),
         custom_nets=custom_nets is not None and custom_nets.any(),
     )
 

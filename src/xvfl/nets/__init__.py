@@ -56,7 +56,7 @@ def bottom(
     if layout.image is not None:
         return ResidualBottom(layout.image[0] + 1, d, blocks, channels)
     width = layout.encoded + layout.raw
-    if number_dim and any(feature.kind == "numeric" for feature in layout.features):
+    if number_dim and layout.numbers:
         numbers = NumberEmbeddings(layout, number_dim)
         net = nn.Sequential(numbers, mlp([width + numbers.width, hidden, hidden, d]))
     else:

@@ -3,7 +3,8 @@
 Y. Gorishniy, I. Rubachev, A. Babenko. On embeddings for numerical features in tabular deep
 learning. 2022. A number x becomes ReLU(W [sin(2πcx), cos(2πcx), bins(x), flags(x)] + b), with
 learned frequencies c and a layer (W, b) for each number. bins(x) is 1 in the bins below x, 0 in
-those above, and linear in the bin of x; flags(x) marks frequent values. Both need no label.
+those above, and linear in the bin of x; flags(x) marks frequent values. Both need no label. Their
+products with W are looked up, because almost all of their entries are 0 or 1.
 Shapes: R stacked nets, B rows of each, n numbers, F frequencies, K bins, S frequent values,
 w embedding width.
 """
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from xvfl.primitives.layout import Layout, NumberBins
 
@@ -24,7 +26,7 @@ SAME_VALUE = 6e-7
 """Largest difference to a frequent value, which is rounded to 1e-6."""
 UNREACHED = 2.0
 """Above all encoded values."""
-CONSTANTS = ("numbers", "flags", "lower", "scale", "frequent")
+CONSTANTS = ("numbers", "flags", "lower", "scale", "starts", "frequent")
 
 
 class NumberEmbeddings(nn.Module):
@@ -38,25 +40,27 @@ class NumberEmbeddings(nn.Module):
     flags: Tensor
     lower: Tensor
     scale: Tensor
+    starts: Tensor
+    """(n, K) lower ends of the bins, ascending: `UNREACHED` where a number has fewer bins."""
     frequent: Tensor
 
     def __init__(self, layout: Layout, width: int) -> None:
         super().__init__()
-        columns = enumerate(layout.feature_of_column)
-        at = [(i, raw) for i, raw in columns if layout.features[raw].kind == "numeric"]
-        flags = torch.tensor([layout.encoded + raw for _, raw in at])
-        bins = [layout.bins[i] if layout.bins else NumberBins() for i, _ in at]
+        at = layout.numbers
+        flags = torch.tensor([layout.encoded + layout.feature_of_column[i] for i in at])
+        bins = [layout.bins[i] if layout.bins else NumberBins() for i in at]
         count, n_bins = len(at), max(1, *(len(each.knots) for each in bins)) - 1
         n_frequent = max(len(each.frequent) for each in bins)
         # A number with fewer bins or frequent values than others has constants in their place.
         lower, scale = torch.zeros(count, n_bins), torch.zeros(count, n_bins)
+        starts = torch.full((count, n_bins), UNREACHED)
         frequent = torch.full((count, n_frequent), UNREACHED)
         for place, each in enumerate(bins):
             ends = torch.tensor(each.knots)
-            lower[place, : len(ends[1:])] = ends[:-1]
+            lower[place, : len(ends[1:])] = starts[place, : len(ends[1:])] = ends[:-1]
             scale[place, : len(ends[1:])] = 1 / ends.diff()
             frequent[place, : len(each.frequent)] = torch.tensor(each.frequent)
-        self._set_constants(torch.tensor([i for i, _ in at]), flags, lower, scale, frequent)
+        self._set_constants(torch.tensor(at), flags, lower, scale, starts, frequent)
         wide = 2 * N_FREQUENCIES + n_bins + n_frequent
         self.frequencies = nn.Parameter(FREQUENCY_STD * torch.randn(1, count, N_FREQUENCIES))
         bound = 1 / math.sqrt(wide)
@@ -78,17 +82,47 @@ class NumberEmbeddings(nn.Module):
         values = x.index_select(-1, self.numbers).view(nets, -1, count).transpose(1, 2)
         angles = 2 * torch.pi * values.unsqueeze(-1) * self.frequencies.unsqueeze(2)
         parts = [angles.sin(), angles.cos()]
+        # Servers of earlier versions accept the operators of `_encodings` alone.
+        exporting = torch.onnx.is_in_onnx_export()
+        if exporting:
+            parts += self._encodings(values)
+        encoded = torch.cat(parts, -1)  # (R, n, B, 2F), exported (R, n, B, 2F + K + S)
+        out = encoded @ self.weight[:, :, : encoded.shape[-1]] + self.bias
+        if not exporting:
+            out = out + self._looked_up(values)
+        given = x.index_select(-1, self.flags).view(nets, -1, count, 1)
+        embedded = torch.relu(out).transpose(1, 2) * given
+        return torch.cat([x, embedded.reshape(x.shape[0], count * width)], -1)
+
+    def _encodings(self, values: Tensor) -> list[Tensor]:
+        """Encode numbers (R, n, B) as bins (R, n, B, K) and flags (R, n, B, S)."""
+        parts = []
         if self.lower.shape[1]:
             above = (values.unsqueeze(-1) - self.lower.unsqueeze(1)) * self.scale.unsqueeze(1)
             parts.append(above.clamp(0, 1))
         if self.frequent.shape[1]:
             distance = values.unsqueeze(-1) - self.frequent.unsqueeze(1)
-            # Exported as operators that servers of earlier versions accept.
-            parts.append((~(distance * distance > SAME_VALUE**2)).to(x.dtype))
-        encoded = torch.cat(parts, -1)  # (R, n, B, 2F + K + S)
-        out = torch.relu(encoded @ self.weight + self.bias).transpose(1, 2)
-        given = x.index_select(-1, self.flags).view(nets, -1, count, 1)
-        return torch.cat([x, (out * given).reshape(x.shape[0], count * width)], -1)
+            parts.append((~(distance * distance > SAME_VALUE**2)).to(values.dtype))
+        return parts
+
+    def _looked_up(self, values: Tensor) -> Tensor | float:
+        """Compute `_encodings(values)` times their weights. (R, n, B, w)"""
+        n_bins, n_frequent = self.lower.shape[1], self.frequent.shape[1]
+        _, of_bins, of_flags = self.weight.split([2 * N_FREQUENCIES, n_bins, n_frequent], 2)
+        out: Tensor | float = 0.0
+        if n_bins:
+            # The bins below that of a number add up to a number of their own.
+            below = of_bins.cumsum(2) - of_bins
+            at = _places(self.starts, values)
+            above = (values - _take(self.lower, at)) * _take(self.scale, at)
+            start, slope = _rows(torch.cat([below, of_bins], -1), at).chunk(2, -1)
+            out = torch.addcmul(start, above.clamp(0, 1).unsqueeze(-1), slope)
+        if n_frequent:
+            at = _places(self.frequent - SAME_VALUE, values)
+            distance = values.detach() - _take(self.frequent, at)
+            same = (~(distance * distance > SAME_VALUE**2)).to(values.dtype)
+            out = out + _rows(of_flags, at) * same.unsqueeze(-1)
+        return out
 
     @classmethod
     def stack(cls, nets: Sequence["NumberEmbeddings"]) -> "NumberEmbeddings":
@@ -100,3 +134,24 @@ class NumberEmbeddings(nn.Module):
             parts = [getattr(each, name).detach() for each in nets]
             setattr(stacked, name, nn.Parameter(torch.cat(parts)))
         return stacked
+
+
+def _places(ascending: Tensor, values: Tensor) -> Tensor:
+    """Find the last of n rows of K ends that is not above each value (R, n, B); else the first."""
+    nets, count, rows = values.shape
+    by_number = values.detach().transpose(0, 1).reshape(count, -1).contiguous()
+    places = torch.searchsorted(ascending, by_number, right=True).clamp_(min=1).sub_(1)
+    return places.view(count, nets, rows).transpose(0, 1)
+
+
+def _take(constants: Tensor, places: Tensor) -> Tensor:
+    """Look up constants (n, K) at the places (R, n, B)."""
+    first = torch.arange(len(constants), device=places.device).view(-1, 1) * constants.shape[1]
+    return constants.take(places + first)
+
+
+def _rows(weights: Tensor, places: Tensor) -> Tensor:
+    """Look up weights (R, n, K, w) at the places (R, n, B). (R, n, B, w)"""
+    nets, count, size, width = weights.shape
+    first = torch.arange(nets * count, device=places.device).view(nets, count, 1) * size
+    return functional.embedding(places + first, weights.reshape(-1, width))

@@ -5,7 +5,7 @@ inputs: a one-hot group or a date has several, a hashed category has its embeddi
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -44,6 +44,11 @@ class NumberBins:
     frequent: tuple[float, ...] = ()
     """Values that many rows have; each gets a flag."""
 
+    @property
+    def inflated(self) -> bool:
+        """Whether many rows have the smallest or the largest value, such as 0 or 999."""
+        return not {0.0, 1.0}.isdisjoint(self.frequent)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -56,8 +61,7 @@ class Layout:
     image : (int, int, int), optional
         Channels, height and width of an image; its raw features are the pixels.
     bins : tuple of NumberBins, default=()
-        One for each dense column of a table; empty if they were not fitted. Only encoders that a
-        party trains alone use them.
+        One for each dense column of a table; empty if they were not fitted.
 
     Raises
     ------
@@ -113,6 +117,17 @@ class Layout:
     def feature_of_column(self) -> list[int]:
         """Raw feature index of each encoded column of a table."""
         return [i for i, feature in enumerate(self.features) for _ in range(feature.width)]
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Encoded columns that are numbers."""
+        kinds = [self.features[raw].kind for raw in self.feature_of_column]
+        return [column for column, kind in enumerate(kinds) if kind == "numeric"]
+
+    def only_inflated_bins(self) -> "Layout":
+        """Return the layout with the bins of inflated columns alone."""
+        bins = tuple(each if each.inflated else NumberBins() for each in self.bins)
+        return replace(self, bins=bins if any(each.inflated for each in bins) else ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
