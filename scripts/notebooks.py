@@ -47,7 +47,7 @@ def read_notebook(name: str) -> NotebookNode:
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
-def execute(name: str, folder: Path) -> NotebookNode:
+def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     """Run a notebook in a folder; return it with outputs that do not depend on the machine."""
     (folder / "examples").symlink_to(ROOT / "examples")
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -56,7 +56,6 @@ def execute(name: str, folder: Path) -> NotebookNode:
         "PATH": f"{_commands(folder)}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": os.pathsep.join(paths),
     }
-    notebook = read_notebook(name)
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=SECONDS, resources=resources, coalesce_streams=True)
     client.execute(env=environment)
@@ -143,5 +142,5 @@ def write(name: str, notebook: NotebookNode) -> None:
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or NAMES:
         with tempfile.TemporaryDirectory() as temporary:
-            write(chosen, execute(chosen, Path(temporary)))
+            write(chosen, execute(read_notebook(chosen), Path(temporary)))
         print(f"wrote {PAGES / chosen}.md")

@@ -44,7 +44,7 @@ def test_the_walk_through(path: str, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block("walk-through", "bash")],
         cwd=work,
-        env={"PATH": path, "PYTHONPATH": str(SOURCE)},
+        env={"PATH": path, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -76,7 +76,7 @@ def check_serving(path: str, work: Path) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block("serving", "bash")],
         cwd=work,
-        env={"PATH": path, "PYTHONPATH": SOURCES},
+        env={"PATH": path, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

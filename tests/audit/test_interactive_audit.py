@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Callable[[], Scenario], AuditOptions]] = {
         SMALL,
     ),
     "digits": (lambda: digits(1200, 5), MEDIUM),
-    "bank": (lambda: bank(1500, 6), MEDIUM),
+    "bank": (lambda: bank(600, 4), replace(MEDIUM, max_rows=400)),
 }
 
 

@@ -68,7 +68,7 @@ def run(lines: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
         pass
     split.flush()
     for line in lines.values():
-        line.request(End(split.counters.request_id + 1, "finished")).result(30)
+        line.request(End(split.counters.request_id + 1, "finished")).result(300)
     save_file(copy_weights(method.heads), Path(props["folder"]) / "heads.safetensors")
 
 

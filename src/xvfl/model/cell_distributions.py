@@ -23,6 +23,7 @@ from xvfl import maths
 from xvfl.model.complete_rows import uses_own_cue
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Classification
+from xvfl.training.optimizer import QuickLBFGS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -223,7 +224,7 @@ def _fit_biases(logits: Tensor, y: Tensor, factor: float) -> tuple[float, Tensor
     scale = torch.tensor(factor).double().log().requires_grad_()
     bias = torch.zeros(logits.shape[1], dtype=torch.float64, requires_grad=True)
     start = scale.detach().clone()
-    optimizer = torch.optim.LBFGS([scale, bias], max_iter=30, line_search_fn="strong_wolfe")
+    optimizer = QuickLBFGS([scale, bias], max_iter=30, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()

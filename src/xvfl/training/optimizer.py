@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import LBFGS, SGD, Adam, Optimizer
 from torch.optim.adam import adam
 
 from xvfl.config import TrainConfig
@@ -36,20 +36,29 @@ class WeightUpdate:
     """The learning rate, for updates that step."""
 
 
-class QuickAdam(Adam):
-    """Adam that does not import torch's compiler, which takes as long as importing torch itself.
+class _WithoutCompiler(Optimizer):
+    """An optimizer that does not import torch's compiler, which takes as long as importing torch.
 
     torch imports it in these methods to exclude them from compilation; nothing is compiled here.
     """
 
-    add_param_group = inspect.unwrap(Adam.add_param_group)
-    state_dict = inspect.unwrap(Adam.state_dict)
-    load_state_dict = inspect.unwrap(Adam.load_state_dict)
+    add_param_group = inspect.unwrap(Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(Optimizer.zero_grad)
+    state_dict = inspect.unwrap(Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
+
+
+class QuickAdam(_WithoutCompiler, Adam):
+    """torch's Adam without the import of the compiler."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update the weights."""
         return inspect.unwrap(Adam.step)(self, closure)
+
+
+class QuickLBFGS(_WithoutCompiler, LBFGS):
+    """torch's L-BFGS without the import of the compiler."""
 
 
 class OptimizedNet:
