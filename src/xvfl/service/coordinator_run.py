@@ -279,13 +279,12 @@ def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> Run
         run,
         config.privacy,
     )
-    return RunTerms(
-        run,
+    text, training, rows = (
         json.dumps(asdict(settings)),
         labeled.training_handles(),
         labeled.matched_rows(),
-        config.timeouts.join,
     )
+    return RunTerms(run, text, training, rows, config.timeouts.join)
 
 
 def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:
