@@ -13,7 +13,6 @@ from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
-from xvfl.options import resolve_privacy
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator import _local_party
 from xvfl.service.coordinator_service import CoordinatorService
@@ -46,17 +45,16 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     service.connect({"shop": InProcessTransport(shop.hello, shop.handle), **_local_party(service)})
     assert service.run(Event()).evaluation is not None
 
-    folder, events = RunDir(config.state_dir), list[object]()
-    privacy, settings = resolve_privacy(config.privacy, federated=True), config.prediction
+    events, settings = list[object](), config.prediction
     assert settings is not None
-    model = load_federated_model(folder, privacy, config.all_parties)
+    model = load_federated_model(config)
     ids = list(read_frame(settings.ids, "customer", "ids").index)
     state = RunDir(tmp_path / "prediction").create()
     predictor = CoordinatorPredictor(config, model, ids, state, events.append)
     opened = PartyPredictor(inputs, PredictionLimits(), events.append).endpoint
     transports = {
         "shop": InProcessTransport(opened.hello, opened.handle),
-        **open_local_party(config, settings, events.append),
+        **open_local_party(config, events.append),
     }
     pool = predictor.connect(transports)
     while len(pool.available()) < 2:
@@ -71,4 +69,4 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     config = load_coordinator_config(tmp_path / "coordinator.toml")
     assert config.prediction is not None
     with pytest.raises(ConfigError, match="prediction.local_table: expected the prediction table"):
-        open_local_party(config, config.prediction, events.append)
+        open_local_party(config, events.append)

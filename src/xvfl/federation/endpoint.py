@@ -39,10 +39,10 @@ from xvfl.wire.messages import (
     Done,
     Embed,
     Embedded,
+    FinishStep,
     Flush,
     Gradient,
     Hello,
-    Instruction,
     Ready,
 )
 
@@ -181,7 +181,7 @@ class Endpoint(RequestEndpoint):
 
     def _embed(self, message: Embed) -> Embedded:
         worker = self.worker
-        self._check_pending(message.gradients, message.instructions)
+        self._check_pending(message)
         check_handles(message.handles, len(worker.table))
         check_views(message.views, worker.net.completes)
         if message.step < 0:
@@ -191,9 +191,9 @@ class Endpoint(RequestEndpoint):
                 f"Embed: expected at most {MAX_COPIES} copies of rows; lower `batch_size` or "
                 "`n_masks`"
             )
-        if message.training and self._needs_update and not _updates(message.instructions):
+        if message.training and self._needs_update and not _updates(message):
             raise WireError("Embed: expected the update of the last training batch first")
-        self._apply_pending(message.gradients, message.instructions)
+        self._apply_pending(message)
         self._needs_update |= message.training
         self.step = message.step if message.training else self.step
         held = (message.handles >= 0).nonzero().flatten().to(worker.table.device)
@@ -228,37 +228,33 @@ class Endpoint(RequestEndpoint):
         return CueGradient(message.request_id, values)
 
     def _flush(self, message: Flush) -> Done:
-        self._check_pending(message.gradients, message.instructions)
-        self._apply_pending(message.gradients, message.instructions)
+        self._check_pending(message)
+        self._apply_pending(message)
         if message.save >= 0:
             tensors = self._net.state_tensors(self.worker.name)
             self._store.save(self.run, message.save, tensors, self.last_update)
         return Done(message.request_id, self.last_update)
 
-    def _check_pending(
-        self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
-    ) -> None:
+    def _check_pending(self, message: FinishStep) -> None:
         """Validate gradients and instructions."""
         page = isinstance(self._net.optimizer, Page)
-        check_instructions(instructions, self.last_update, page)
-        if len({gradient.tensor_id for gradient in gradients}) < len(gradients):
+        check_instructions(message.instructions, self.last_update, page)
+        if len({each.tensor_id for each in message.gradients}) < len(message.gradients):
             raise WireError("gradients: expected each tensor id once")
-        for gradient in gradients:
+        for gradient in message.gradients:
             self._get_sent(gradient.tensor_id).check_gradient(gradient)
 
-    def _apply_pending(
-        self, gradients: tuple[Gradient, ...], instructions: tuple[Instruction, ...]
-    ) -> None:
+    def _apply_pending(self, message: FinishStep) -> None:
         """Finish the last step; without instructions, the step was aborted."""
-        if gradients or instructions:
-            self._run_backward(gradients, retain_graph=False)
+        if message.gradients or message.instructions:
+            self._run_backward(message.gradients, retain_graph=False)
             self._sent.clear()
-        for each in instructions:
+        for each in message.instructions:
             self._net.update(WeightUpdate(cast(UpdateKind, each.kind), each.rate))
             self.last_update = each.number
-        if _updates(instructions):
+        if _updates(message):
             self._needs_update = False
-        elif not instructions:
+        elif not message.instructions:
             self._net.zero_grad()
 
     def _get_sent(self, tensor_id: int) -> SentTensor:
@@ -294,6 +290,6 @@ class Endpoint(RequestEndpoint):
         return net
 
 
-def _updates(instructions: tuple[Instruction, ...]) -> bool:
-    """Return whether instructions use the gradients of a training batch."""
-    return any(each.kind not in BEST_KINDS for each in instructions)
+def _updates(message: FinishStep) -> bool:
+    """Return whether the instructions use the gradients of a training batch."""
+    return any(each.kind not in BEST_KINDS for each in message.instructions)

@@ -188,13 +188,9 @@ class _TimelyParties:
         request_id, now = self.pool.next_request_id(), time.monotonic()
         replaced = torch.zeros(len(cues), dtype=torch.bool)
         missing = [n for n in range(len(places)) if not bool(full[:, n].all())]
+        sent = cues.masked_fill(full.unsqueeze(2), 0.0)
         requests = {
-            places[n]: Complete(
-                request_id,
-                self.batch.tensor_id,
-                cues[:, n].masked_fill(full[:, n].unsqueeze(1), 0.0),
-                replaced,
-            )
+            places[n]: Complete(request_id, self.batch.tensor_id, sent[:, n], replaced)
             for n in missing
         }
         wait = COMPLETE_SHARE * (self.deadline - now)

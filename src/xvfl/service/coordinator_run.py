@@ -238,13 +238,12 @@ class CoordinatorRun:
         """Return the status of the run; numbers become metrics."""
         parties = self.federation.parties
         present = connected_parties(parties)
-        absent = [name for name, connected in present.items() if not connected]
+        lost = [name for name, connected in present.items() if not (connected or self._finished)]
         traffic = {each.name: each.transport.traffic() for each in parties}
         latency = {each.name: each.latency for each in parties if each.latency is not None}
-        lost = bool(absent) and not self._finished
         return {
             "healthy": not lost,
-            "problem": f"not connected: {', '.join(absent)}" if lost else "",
+            "problem": f"not connected: {', '.join(lost)}" if lost else "",
             "side": "coordinator",
             "state": "finished" if self._finished else "training",
             **progress_status(self._about, self.trainer.progress),
@@ -279,13 +278,12 @@ def make_terms(config: CoordinatorConfig, labeled: LabeledRows, run: str) -> Run
         run,
         config.privacy,
     )
-    return RunTerms(
-        run,
+    text, training, rows = (
         json.dumps(asdict(settings)),
         labeled.training_handles(),
         labeled.matched_rows(),
-        config.timeouts.join,
     )
+    return RunTerms(run, text, training, rows, config.timeouts.join)
 
 
 def check_message_size(config: CoordinatorConfig, training_rows: int) -> None:

@@ -66,10 +66,8 @@ class CoordinatorService:
 
     def connect(self, transports: Mapping[str, Transport]) -> None:
         """Set the transports to all parties."""
-        timeout = self.config.timeouts.answer
-        self.parties = [
-            RemoteParty(name, transports[name], timeout) for name in self.config.all_parties
-        ]
+        names, timeout = self.config.all_parties, self.config.timeouts.answer
+        self.parties = [RemoteParty(name, transports[name], timeout) for name in names]
 
     def run(self, stop: Event) -> RunOutcome:
         """Match ids with new parties, then train until the run is finished or `stop` is set."""

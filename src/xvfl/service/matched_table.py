@@ -104,17 +104,10 @@ class MatchedTable:
     def hello(self) -> Hello:
         """Describe this party to the coordinator."""
         match, columns = self.match, ""
+        rows, session = (len(match.rows), match.session.hex()) if match else (0, "")
         if self._purpose == "training":
             columns = blake2b(repr(sorted(self._columns)).encode(), digest_size=8).hexdigest()
-        return Hello(
-            0,
-            self._process_id,
-            self._image,
-            len(match.rows) if match else 0,
-            columns,
-            match.session.hex() if match else "",
-            self._purpose,
-        )
+        return Hello(0, self._process_id, self._image, rows, columns, session, self._purpose)
 
     def reply(self, message: Match) -> Matched:
         """Reply to one request."""

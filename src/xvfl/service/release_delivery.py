@@ -9,7 +9,6 @@ from threading import Event
 from xvfl.errors import PartyError, RunError, XVFLError, unknown
 from xvfl.federation.remote_party import RemoteParty, request_all
 from xvfl.model.run_dir import RunDir
-from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
@@ -30,8 +29,7 @@ def sign_releases(
 ) -> ReleaseStore:
     """Sign the head of the finished run for parties, or with a reason its revocation."""
     folder = RunDir(config.state_dir)
-    privacy = resolve_privacy(config.privacy, federated=True)
-    heads = load_trained_heads(HeadStore(folder).current, privacy)
+    heads = load_trained_heads(HeadStore(folder).current, config)
     check_releasable(heads.loss, parties)
     for name in parties:
         if name not in heads.names:

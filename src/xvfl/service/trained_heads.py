@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.config import LossConfig, NetConfig, build
 from xvfl.errors import RunError
 from xvfl.federation.upload.manifest import encoder_name
 from xvfl.methods import method_spec
@@ -17,8 +17,9 @@ from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.prediction import completing_modes
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
-from xvfl.options import resolve_saved
+from xvfl.options import resolve_privacy, resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
+from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.release_store import ReleaseRecord, ReleaseStore
 from xvfl.training.calibration import Temperatures
@@ -122,10 +123,11 @@ class TrainedHeads:
         }
 
 
-def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> TrainedHeads:
+def load_trained_heads(folder: RunDir, config: CoordinatorConfig) -> TrainedHeads:
     """Load the heads of a finished run."""
     if not folder.has(MANIFEST):
         raise RunError(f"{folder.path}: no finished run; train with `xvfl coordinator` first")
+    privacy = resolve_privacy(config.privacy, federated=True)
     manifest = folder.manifest()
     names, task = tuple(manifest["parties"]), task_from_dict(manifest)
     loss, net = (
@@ -143,16 +145,14 @@ def load_trained_heads(folder: RunDir, privacy: PrivacyConfig) -> TrainedHeads:
     return TrainedHeads(run, method, task, prior, temperatures, loss, net, names, encoders)
 
 
-def load_federated_model(
-    folder: RunDir, privacy: PrivacyConfig, parties: Sequence[str]
-) -> TrainedHeads:
+def load_federated_model(config: CoordinatorConfig) -> TrainedHeads:
     """Load the current head from the coordinator's state folder."""
-    head = HeadStore(folder).current
-    heads, manifest = load_trained_heads(head, privacy), head.manifest()
-    if {*heads.names, *manifest.get("left_out", [])} != set(parties):
+    head = HeadStore(RunDir(config.state_dir)).current
+    heads, manifest = load_trained_heads(head, config), head.manifest()
+    if {*heads.names, *manifest.get("left_out", [])} != set(config.all_parties):
         raise RunError(
             f"{head.path}: the run was trained with the parties {list(heads.names)}, the "
-            f"configuration has {list(parties)}"
+            f"configuration has {list(config.all_parties)}"
         )
     if manifest.get("differential_privacy"):
         raise RunError(

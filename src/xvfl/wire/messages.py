@@ -92,11 +92,17 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Embed(Numbered):
-    """Finish the last step, then embed rows; the reply is `Embedded`."""
+class FinishStep(Numbered):
+    """What finishes the last step: the gradients of its tensors, then weight updates."""
 
     gradients: tuple[Gradient, ...]
     instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True)
+class Embed(FinishStep):
+    """Finish the last step, then embed rows; the reply is `Embedded`."""
+
     step: int
     """Determines the random numbers."""
     training: bool
@@ -149,11 +155,9 @@ class CueGradient(Numbered):
 
 
 @dataclass(frozen=True)
-class Flush(Numbered):
+class Flush(FinishStep):
     """Finish the last step, and optionally save a checkpoint; the reply is `Done`."""
 
-    gradients: tuple[Gradient, ...]
-    instructions: tuple[Instruction, ...]
     save: int
     """Step of the checkpoint; −1: none."""
 

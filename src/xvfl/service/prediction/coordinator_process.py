@@ -8,7 +8,6 @@ from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError, XVFLError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
-from xvfl.options import resolve_privacy
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
@@ -17,7 +16,6 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.http_endpoint import start_endpoint
 from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
-from xvfl.service.prediction.prediction_config import CoordinatorPrediction
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import serve_status
 from xvfl.service.trained_heads import load_federated_model
@@ -45,8 +43,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
     if settings is None:
         raise ConfigError("prediction: expected a section [prediction] with `ids`")
     folder, log = open_state_dir(config, "coordinator", show, create=False)
-    privacy = resolve_privacy(config.privacy, federated=True)
-    model = load_federated_model(folder, privacy, config.all_parties)
+    model = load_federated_model(config)
     id_column = settings.id_column or config.labels.id_column
     ids = list(read_frame(settings.ids, id_column, "prediction.ids").index)
     state = RunDir(folder / PREDICTION).create()
@@ -57,7 +54,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         server = stack.enter_context(
             listen(config, log, predictor.check_hello, "prediction", predictor.assist)
         )
-        local = open_local_party(config, settings, log)
+        local = open_local_party(config, log)
         pool = predictor.connect({**server.transports, **local})
         stack.callback(pool.close)
         start_endpoint(settings, predictor, {}, log, stack)
@@ -71,7 +68,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
             if run in (used, failed):
                 continue
             try:
-                predictor.use_model(load_federated_model(folder, privacy, config.all_parties))
+                predictor.use_model(load_federated_model(config))
                 used, failed = run, ""
                 log({"event": "head_changed", "run": run})
             except Exception as error:
@@ -82,12 +79,10 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
     log({"event": "stopped", "reason": "stop signal"})
 
 
-def open_local_party(
-    config: CoordinatorConfig, settings: CoordinatorPrediction, log: LogFunction
-) -> dict[str, Transport]:
+def open_local_party(config: CoordinatorConfig, log: LogFunction) -> dict[str, Transport]:
     """Open the prediction table of the party in this process, if there is one."""
-    party = config.local_party
-    if party is None:
+    party, settings = config.local_party, config.prediction
+    if party is None or settings is None:
         return {}
     if settings.local_table is None:
         raise ConfigError(

@@ -132,17 +132,13 @@ class PartyPredictor:
         worker = PartyWorker(
             self.inputs.name, net.to(device), table.to(device), member_seeds([0], parts.net.members)
         )
-        return PredictionRows(
-            run,
-            worker,
-            rows,
-            observation_levels(table.observed, parts.full_threshold),
-            table.observed.float().mean(1),
-            PredictionLedger(
-                self._limits, len(self.table.ids), self.state.path, log_event=self._log
-            ),
-            partial(self._find_withdrawn, encoder_version(run)),
+        levels = observation_levels(table.observed, parts.full_threshold)
+        ledger = PredictionLedger(
+            self._limits, len(self.table.ids), self.state.path, log_event=self._log
         )
+        withdrawn = partial(self._find_withdrawn, encoder_version(run))
+        shares = table.observed.float().mean(1)
+        return PredictionRows(run, worker, rows, levels, shares, ledger, withdrawn)
 
     def _find_withdrawn(self, version: int | None) -> NDArray[np.bool_] | None:
         """Return which rows of the table were withdrawn, also while this process runs.

@@ -59,8 +59,7 @@ def withdraw_rows(inputs: PartyInputs, ids: Sequence[str]) -> Withdraw | None:
     if table.match is None:
         raise RunError("ids are not matched yet, so no row was uploaded")
     given = {RULES[rule](each) for each in ids}
-    missing = given - set(normalize_ids(table.ids, rule, "table"))
-    if missing:
+    if missing := given - set(normalize_ids(table.ids, rule, "table")):
         raise InputError(f"--ids: the table has no id {min(missing)!r}; nothing is withdrawn")
     key = load_secret(folder)
     digests = {*_withdrawn_ids(folder), *(_digest(each, key) for each in given)}

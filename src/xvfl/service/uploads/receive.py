@@ -43,12 +43,12 @@ class UploadReceiver:
     def __init__(
         self,
         party: RemoteParty,
-        folder: RunDir,
         match: CoordinatorMatch,
         request_ids: Iterator[int],
         config: CoordinatorConfig,
         log: LogFunction,
     ) -> None:
+        folder = RunDir(config.state_dir)
         self._party, self._folder, self._log, self._match = party, folder, log, match
         self._request_ids, self._config, self._timeouts = request_ids, config, config.timeouts
         self._percent, self._deadline, self._until = -1, math.inf, math.inf

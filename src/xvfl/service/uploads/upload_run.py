@@ -101,7 +101,7 @@ class UploadRun:
         self._request_ids = itertools.count(time.time_ns() // 1_000)
         matches = matched.alignment.matches
         self._receivers = {
-            name: UploadReceiver(party, folder, matches[name], self._request_ids, config, log)
+            name: UploadReceiver(party, matches[name], self._request_ids, config, log)
             for name, party in self._parties.items()
         }
         self._state: dict[str, Any] = {}
