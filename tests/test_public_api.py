@@ -33,6 +33,7 @@ def test_public_names() -> None:
         "XVFLRegressor",
         "__version__",
         "describe",
+        "scorer",
     ]
     assert dir(xvfl) == xvfl.__all__
     assert all(getattr(xvfl, name) is not None for name in xvfl.__all__)

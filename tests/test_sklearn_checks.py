@@ -85,6 +85,9 @@ class SplitClassifier(_Split, XVFLClassifier):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Any:  # type: ignore[override]
         return self._checked().predict_proba(self._frame(X))
 
+    def decision_function(self, X: Any) -> Any:  # type: ignore[override]
+        return self._checked().decision_function(self._frame(X))
+
     def predict_log_proba(self, X: Any) -> Any:  # type: ignore[override]
         return self._checked().predict_log_proba(self._frame(X))
 

@@ -1,20 +1,25 @@
 """scikit-learn's tools with one frame of (party, column) columns, weights and thresholds."""
 
 import io
+import pickle
 from pathlib import Path
 
+import duckdb
 import joblib
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.inspection import permutation_importance
-from sklearn.metrics import balanced_accuracy_score, f1_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from tests.small_tables import make_tables
-from xvfl import DataWarning, XVFLClassifier
-from xvfl.errors import ConfigError, InputError
+from xvfl import DataWarning, XVFLClassifier, describe, scorer
+from xvfl.errors import ConfigError, InputError, ModeError
 from xvfl.model.decision_rule import class_factors, predicted_classes
 
 BANK, SHOP, Y = make_tables(200)
@@ -111,6 +116,105 @@ def test_wrong_frames() -> None:
         small().fit(BANK, Y)
     with pytest.raises(InputError, match="expected two parties or more"):
         small().fit(FRAME[["bank"]], Y)
+
+
+def test_a_scorer_for_each_mode(model: XVFLClassifier) -> None:
+    """`local` at a party is scored on the rows that it holds."""
+    proba = model.predict_proba({"shop": SHOP}, mode="local", party="shop")
+    alone = scorer("roc_auc", mode="local", party="shop")
+    assert len(SHOP) < len(FRAME)
+    expected = roc_auc_score(Y[SHOP.index] == "yes", proba["yes"])
+    assert alone(model, FRAME, Y) == pytest.approx(expected)
+    assert alone(model, FRAME, Y.to_numpy()) == pytest.approx(expected)
+    for mode in ("local", "assisted", "peers"):
+        score = scorer(mode=mode, party="bank")(model, FRAME, Y)
+        assert score == pytest.approx(model.score(BOTH, Y, mode, "bank")), mode
+    assert scorer()(model, FRAME, Y) == model.score(BOTH, Y)
+    loss = scorer("neg_log_loss", mode="collaborative")(model, FRAME, Y)
+    assert loss == pytest.approx(-log_loss(Y, model.predict_proba(FRAME)))
+    weight = (Y == "yes").astype(float)
+    recall = scorer(mode="local", party="shop")(model, FRAME, Y, sample_weight=weight)
+    yes = Y[SHOP.index] == "yes"
+    assert recall == pytest.approx((proba["yes"][yes] > 0.5).mean())
+    assert pickle.loads(pickle.dumps(alone))(model, FRAME, Y) == pytest.approx(expected)
+    scores = cross_val_score(small(epochs=3), FRAME, Y, cv=2, scoring=alone, error_score="raise")
+    assert scores.shape == (2,) and np.isfinite(scores).all()
+    search = GridSearchCV(
+        small(epochs=1), {"epochs": [1]}, cv=2, scoring={"shop": alone}, refit="shop"
+    )
+    assert "mean_test_shop" in search.fit(FRAME, Y).cv_results_
+
+
+def test_scorers_of_wrong_modes_and_parties(model: XVFLClassifier) -> None:
+    with pytest.raises(ModeError, match="mode 'local' needs the predicting party; write party="):
+        scorer(mode="local")
+    with pytest.raises(ModeError, match="unknown mode 'lcal': did you mean 'local'"):
+        scorer(mode="lcal", party="bank")  # type: ignore[arg-type]
+    with pytest.raises(ModeError, match="unknown party 'bnak': did you mean 'bank'"):
+        scorer(mode="local", party="bnak")(model, FRAME, Y)
+    with pytest.raises(InputError, match="expected XVFLClassifier .* got XVFLClassifier and dict"):
+        scorer()(model, BOTH, Y)
+
+
+def test_the_sign_of_the_decision_function_is_the_prediction(model: XVFLClassifier) -> None:
+    values = model.decision_function(BOTH)
+    assert isinstance(values, pd.Series) and values.index.equals(model.predict(BOTH).index)
+    assert ((values > 0) == (model.predict(BOTH) == "yes")).all()
+    proba = model.predict_proba(BOTH)
+    np.testing.assert_allclose(values, np.log(proba["yes"] / proba["no"]))
+    np.testing.assert_allclose(model.decision_function(FRAME), values.loc[FRAME.index], atol=1e-5)
+    fixed = small(epochs=2, threshold=0.2).fit(BOTH, Y)
+    assert ((fixed.decision_function(BOTH) > 0) == (fixed.predict(BOTH) == "yes")).all()
+    classes = Y.where(BANK["balance"] < 60, "often")
+    several = small(epochs=2).fit(BOTH, classes)
+    values = several.decision_function(BOTH)
+    assert values.columns.tolist() == ["no", "often", "yes"]
+    assert (values.idxmax(axis=1) == several.predict(BOTH)).all()
+    assert several.decision_function(FRAME).shape == (200, 3)
+
+
+@pytest.mark.parametrize("output", ["default", "pandas"])
+def test_columns_that_a_scaler_made_flat_are_explained(output: str) -> None:
+    """An array, or a frame with columns x0, x1, …, has lost the parties."""
+    numbers = FRAME.drop(columns=[("bank", "job"), ("shop", "club")])
+    scaler = StandardScaler().set_output(transform=output)
+    with pytest.raises(InputError, match="Steps such as StandardScaler lose these pairs"):
+        make_pipeline(scaler, small(epochs=1)).fit(numbers, Y)
+    restored = pd.DataFrame(
+        np.asarray(scaler.fit_transform(numbers)), numbers.index, numbers.columns
+    )
+    assert small(epochs=1).fit(restored, Y).predict(restored).shape == (200,)
+
+
+def test_polars_series_and_duckdb_relations() -> None:
+    """A series has no ids, so it takes those of the table of its length."""
+    bank, shop = BANK.reset_index(), SHOP.reset_index()
+    keyed = small(epochs=2, id_column="customer")
+    expected = keyed.fit({"bank": bank, "shop": shop}, Y).predict_proba({"bank": bank})
+    with duckdb.connect() as connection:
+        relations = {
+            "bank": connection.from_df(bank),
+            "shop": connection.from_df(shop).order("visits"),
+        }
+        labels = pl.Series("churned", Y.to_list())
+        keyed.fit(relations, labels, sample_weight=np.ones(len(Y)))
+        answers = keyed.predict_proba({"bank": connection.from_df(bank)})
+        assert describe({"bank": relations["bank"]}, id_column="customer").shape[0] == 3
+    np.testing.assert_allclose(answers.loc[expected.index], expected, atol=1e-6)
+    frame = small(epochs=2).fit(FRAME, labels).score(FRAME, labels)
+    assert frame == keyed.score({"bank": bank, "shop": shop}, labels)
+    with pytest.raises(InputError, match="a polars Series has no ids, and no table has its 3 rows"):
+        keyed.fit({"bank": bank, "shop": shop}, labels.head(3))
+    turned = {"bank": bank, "shop": bank[::-1]}
+    with pytest.raises(InputError, match="and tables in different orders have its 200 rows"):
+        keyed.fit(turned, labels)
+
+
+def test_a_missing_party_says_what_to_write(model: XVFLClassifier) -> None:
+    with pytest.raises(ModeError, match="one of bank, shop: party='bank', or give its table alone"):
+        model.predict(BOTH, mode="local", party=None)
+    only = model.predict({"shop": SHOP}, mode="local", party=None)
+    assert only.equals(model.predict({"shop": SHOP}, mode="local", party="shop"))
 
 
 def test_rows_without_any_value_get_the_class_prior(model: XVFLClassifier) -> None:

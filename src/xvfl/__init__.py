@@ -34,7 +34,7 @@ from xvfl.version import VERSION as __version__
 if TYPE_CHECKING:
     from xvfl.data.images import Images
     from xvfl.dataset.inspection import describe
-    from xvfl.estimator import XVFLClassifier, XVFLRegressor
+    from xvfl.estimator import XVFLClassifier, XVFLRegressor, scorer
     from xvfl.methods import Federation, Method
 
 _MODULE_OF = {
@@ -44,6 +44,7 @@ _MODULE_OF = {
     "XVFLClassifier": "xvfl.estimator",
     "XVFLRegressor": "xvfl.estimator",
     "describe": "xvfl.dataset.inspection",
+    "scorer": "xvfl.estimator",
 }
 """Names that are imported on first use."""
 
@@ -73,6 +74,7 @@ __all__ = [
     "XVFLRegressor",
     "__version__",
     "describe",
+    "scorer",
 ]
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import CONFIG, is_png, make_tables, write_run_inputs
 from xvfl.dataset.in_memory import InMemoryDataset
-from xvfl.model.run_dir import RunDir
 from xvfl.model.quick_trees import tree_rows
+from xvfl.model.run_dir import RunDir
 from xvfl.model.tree_comparison import held_out_places, training_seconds
 from xvfl.model.workflow import open_dataset, open_run
 

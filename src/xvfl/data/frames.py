@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 TableSource: TypeAlias = (
     "str | Path | pd.DataFrame | polars.DataFrame | polars.LazyFrame | pyarrow.Table"
 )
-"""A path (`SUFFIXES`), `sql:` and a DuckDB query, a pandas or polars frame, or an Arrow table."""
+"""A path (`SUFFIXES`), `sql:` and a DuckDB query, a pandas or polars frame, an Arrow table, or a
+DuckDB relation."""
 
 SQL = "sql:"
 ROW_NUMBERS = "row numbers"
@@ -130,14 +131,28 @@ def _to_pandas(source: Any, where: str) -> pd.DataFrame:
     name = type_name(source)
     if name == "polars.LazyFrame":
         source = source.collect()
+    if name.endswith("duckdb.DuckDBPyRelation"):
+        return _relation(source, where)
     if name in ("polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"):
         frame: pd.DataFrame = source.to_pandas()
         return frame
     hint = HINTS.get(name, "convert it to one of these")
     raise InputError(
         f"{where}: expected a {', '.join(SUFFIXES)} path, 'sql:' and a query, a pandas or polars "
-        f"frame, or an Arrow table, but got {name}; {hint}"
+        f"frame, an Arrow table or a DuckDB relation, but got {name}; {hint}"
     )
+
+
+def _relation(relation: Any, where: str) -> pd.DataFrame:
+    """Execute a DuckDB relation in the connection that it belongs to."""
+    import duckdb
+
+    reject_duplicate_columns(relation.columns, where)
+    try:
+        frame: pd.DataFrame = relation.df()
+    except duckdb.Error as error:
+        raise InputError(f"{where}: failed ({error_reason(error)}); correct the query") from error
+    return frame
 
 
 def type_name(value: object) -> str:

@@ -2,5 +2,6 @@
 
 from xvfl.estimator.classifier import XVFLClassifier
 from xvfl.estimator.regressor import XVFLRegressor
+from xvfl.estimator.scoring import scorer
 
-__all__ = ["XVFLClassifier", "XVFLRegressor"]
+__all__ = ["XVFLClassifier", "XVFLRegressor", "scorer"]

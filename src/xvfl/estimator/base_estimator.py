@@ -34,6 +34,7 @@ from xvfl.errors import InputError, RunError, warn
 from xvfl.estimator.estimator_inputs import (
     Tables,
     ids_as_text,
+    labels_by_id,
     original_ids,
     read_tables,
     read_tables_and_labels,
@@ -549,7 +550,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             return weights_by_id(sample_weight, X.index)
         if isinstance(y, tuple):
             return weights_by_id(sample_weight, source_ids(self._read({y[0]: X[y[0]]})[y[0]]))
-        return weights_by_id(sample_weight, y.index)
+        return weights_by_id(sample_weight, labels_by_id(X, y, self.id_column).index)
 
     def _sections(self) -> tuple[NetConfig, LossConfig, TrainConfig, PrivacyConfig]:
         """Build and check the sections of a configuration from the parameters."""

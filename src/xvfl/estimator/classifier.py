@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from torch import nn
@@ -425,6 +426,50 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
             If a table cannot be used.
         """
         return np.log(self.predict_proba(X, mode, party, ids))
+
+    def decision_function(
+        self,
+        X: Tables,
+        mode: Mode | None = None,
+        party: str | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> Any:
+        """Compute the confidence of each row: log-odds, or of several classes log-probabilities.
+
+        Its sign, or largest column, is the prediction of `predict`, also with a `threshold`.
+
+        Parameters
+        ----------
+        X : dict of DataFrame, str, Path or Images
+            The tables of some or all parties, by party name.
+        mode : str, default=None
+            Prediction mode; see `predict`.
+        party : str, default=None
+            The predicting party; see `predict`.
+        ids : sequence, default=None
+            Ids of the rows to predict; see `predict`.
+
+        Returns
+        -------
+        Series of shape (n_rows,) or DataFrame of shape (n_rows, n_classes)
+            Of two classes the log-odds of `classes_[1]`, indexed by id. With one DataFrame as `X`,
+            an array in the order of its rows.
+
+        Raises
+        ------
+        ModeError
+            If the method does not support the mode, or a table that the mode needs is not given.
+        InputError
+            If a table cannot be used.
+        """
+        proba = self.predict_proba(X, mode, party, ids)
+        factors = np.asarray(self.model_.class_factors or np.ones(len(self.classes_)))
+        logs = np.log(np.clip(proba * factors, np.finfo(float).tiny, None))
+        if len(self.classes_) != 2:
+            return logs
+        if isinstance(logs, pd.DataFrame):
+            return (logs.iloc[:, 1] - logs.iloc[:, 0]).rename(None)
+        return logs[:, 1] - logs[:, 0]
 
     def score(
         self,

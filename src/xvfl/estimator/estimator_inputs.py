@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_string_dtype
 
@@ -33,16 +34,43 @@ def read_tables(X: Tables, id_column: IdColumn, min_rows: int = 0) -> dict[str, 
             for name, table in split_frame(X).items()
         }
     if not isinstance(X, Mapping):
-        raise InputError(
-            f"expected a dictionary of parties and tables, got {type(X).__name__}; "
-            'write {"bank": bank_frame, "shop": shop_frame}, or pd.concat of it with axis=1'
-        )
+        raise _no_tables(X)
     return {
         name: table
         if isinstance(table, Images)
         else read_table(table, id_column=_of_party(id_column, name), party=name, min_rows=min_rows)
         for name, table in X.items()
     }
+
+
+def _no_tables(X: Any) -> InputError:
+    """Build the error for tables that are no dictionary; a scaler may have made them."""
+    text = (
+        f"expected a dictionary of parties and tables, got {type(X).__name__}; "
+        'write {"bank": bank_frame, "shop": shop_frame}, or pd.concat of it with axis=1'
+    )
+    if isinstance(X, pd.DataFrame | np.ndarray):
+        text += (
+            ", whose columns are (party, column) pairs. Steps such as StandardScaler lose these "
+            "pairs, and arrays the ids too: leave the step out, since xvfl scales numbers itself, "
+            "or restore both: pd.DataFrame(np.asarray(scaled), X.index, X.columns)"
+        )
+    return InputError(text)
+
+
+def labels_by_id(X: Tables, y: Any, id_column: IdColumn) -> Any:
+    """Index a polars Series of labels, which has no ids, by those of the table of its length."""
+    if isinstance(X, pd.DataFrame) or type_name(y) != "polars.Series":
+        return y
+    sources = read_tables(X, id_column)
+    ids = [source_ids(table) for table in sources.values() if len(source_ids(table)) == len(y)]
+    if not ids or any(each != ids[0] for each in ids):
+        found = "no table has" if not ids else "tables in different orders have"
+        raise InputError(
+            f"y: a polars Series has no ids, and {found} its {len(y)} rows; write "
+            "pd.Series(labels.to_list(), index=ids)"
+        )
+    return pd.Series(y.to_list(), index=ids[0], name=y.name)
 
 
 def read_tables_and_labels(
@@ -54,6 +82,7 @@ def read_tables_and_labels(
     allow_missing: bool = False,
 ) -> tuple[dict[str, Source], pd.Series]:
     """Read the table of each party, and the labels by id."""
+    y = labels_by_id(X, y, id_column)
     sources = read_tables(X, id_column, min_rows=1 if min_classes > 1 else 0)
     if isinstance(X, pd.DataFrame) and not isinstance(y, tuple):
         y = labels_of_frame(X, y)

@@ -11,7 +11,6 @@ import torch
 from xvfl.dataset.in_memory import InMemoryDataset
 from xvfl.dataset.on_disk.on_disk_dataset import OnDiskDataset
 from xvfl.federation.fused import FusedFederation
-from xvfl.maths import is_labeled
 from xvfl.methods import MODES, Method
 from xvfl.methods.base import mode_key
 from xvfl.methods.pooling import decision_weights, pooling_method, prediction_views
@@ -22,10 +21,10 @@ from xvfl.model.model import Model
 from xvfl.model.quick_trees import QuickTrees, fit_quick_trees
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Task
-from xvfl.training.calibration import MIN_ROWS_TO_POOL, pooled_losses
-from xvfl.training.predict import all_decisions, mode_party_pairs, predictable_rows
+from xvfl.training.calibration import MIN_ROWS_TO_POOL, CompletionLosses
+from xvfl.training.predict import mode_party_pairs, predictable_rows
 
-MAX_ROWS = 10_000
+MAX_ROWS = 3_000
 """Validation rows that are scored; of more, some evenly spaced ones."""
 MAX_HINTS = 2
 FEW_ROWS = 200
@@ -33,7 +32,6 @@ FEW_ROWS = 200
 LEAK_SCORE, LEAK_GAIN = 0.97, 0.8
 """AUROC, or R², of trees and the share of their gain from which one column may tell the label."""
 MUCH_MISSING = 0.5
-FEW_SHARED = 0.1
 IMPROVING = 0.02
 """Share by which the loss of the last fifth of the epochs is lower while training still helps."""
 
@@ -43,12 +41,14 @@ def build_report(
     model: Model,
     federation: FusedFederation,
     validation: Rows,
+    losses: CompletionLosses,
     records: Sequence[Mapping[str, Any]],
     epochs: int,
 ) -> FitReport:
     """Score the modes of a calibrated model on validation rows, beside trees.
 
-    `records` are those of the epochs, of which there are at most `epochs`.
+    `losses` are those of `calibrate`; `records` those of the epochs, of which there are at most
+    `epochs`.
     """
     index = torch.arange(len(validation))[:: -(-len(validation) // MAX_ROWS)]
     rows, task = validation.take(index.to(validation.device)), model.task
@@ -74,7 +74,7 @@ def build_report(
         dict(dataset.missing_share),
         task.metrics(np.tile(np.asarray(model.prior), (len(y), 1)), y),
         sorted(scores, key=lambda each: MODES[::-1].index(each.mode)),
-        list(_completion_uses(model.method, federation, rows, task)),
+        list(_completion_uses(model.method, federation, validation, task, losses)),
         0 if fitted is None else fitted.rows,
         trees if isinstance(trees, str) else "",
         [],
@@ -92,7 +92,11 @@ def _beside(mode: str, party: str, trees: QuickTrees | None) -> dict[str, float]
 
 
 def _completion_uses(
-    method: Method, federation: FusedFederation, rows: Rows, task: Task
+    method: Method,
+    federation: FusedFederation,
+    rows: Rows,
+    task: Task,
+    losses: CompletionLosses,
 ) -> Iterator[CompletionUse]:
     """Tell for each mode and party whether completed features are used, and why not."""
     completes = "self" in prediction_views(method)
@@ -115,35 +119,9 @@ def _completion_uses(
         elif len(some) < MIN_ROWS_TO_POOL:
             reason = f"by default, for want of {MIN_ROWS_TO_POOL} validation rows"
         elif share == 0:
-            loss = _losses(method, federation, some, mode, party, chosen, task)
-            reason = "validation {} {:.4f} without it, {:.4f} with it".format(
-                task.score_name, *loss
-            )
+            loss = losses[mode_key(mode, name)]
+            reason = f"validation {task.score_name} {loss[0]:.4f} without it, {loss[1]:.4f} with it"
         yield CompletionUse(mode, shown, share, reason)
-
-
-def _losses(
-    method: Method,
-    federation: FusedFederation,
-    rows: Rows,
-    mode: Any,
-    party: int,
-    chosen: torch.Tensor,
-    task: Task,
-) -> tuple[float, float]:
-    """Compute the mean loss with the chosen weights, and with the completed decision instead."""
-    decisions = all_decisions(method, federation, rows, mode, party, rows.device).double()
-    completed = chosen.clone()
-    completed[0], completed[1] = 0.0, 1.0
-    y = rows.y.view(1, -1)
-    weight = is_labeled(y).double()
-
-    def mean(weights: torch.Tensor) -> float:
-        each = weights.to(decisions).view(1, -1)
-        losses = pooled_losses(decisions.unsqueeze(0), each, y, weight, task)
-        return float(losses.sum() / weight.sum())
-
-    return mean(chosen), mean(completed)
 
 
 def _hints(

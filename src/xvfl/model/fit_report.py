@@ -94,7 +94,7 @@ class FitReport:
             for each in self.scores
         ]
         frame = pd.DataFrame(rows)
-        baseline = "class frequencies" if self.task == "classification" else "mean label"
+        baseline = "majority class" if self.task == "classification" else "mean label"
         last = {title: _figure(self.baseline, name) for name, title in names.items()}
         frame.loc[len(frame)] = {"mode": baseline, **last}
         return frame.fillna("").set_index("mode")
@@ -113,7 +113,7 @@ class FitReport:
     def __str__(self) -> str:
         text = self.table.rename_axis(None).reset_index(names="").to_string(index=False)
         trees = f"; trees of {self.tree_rows:,} rows" if self.tree_rows else ""
-        title = f"scores on {self.rows['validation']:,} validation rows{trees}:"
+        title = f"validation scores, of {self.rows['validation']:,} rows{trees}:"
         shown = (*self._used(), title, *text.split("\n"), *self.lines)
         return "\n".join(map(printable, shown))
 

@@ -50,7 +50,7 @@ from xvfl.primitives.masks import unmasked_share
 from xvfl.primitives.rows import PartyTable, Rows, RowSource
 from xvfl.primitives.task import Task
 from xvfl.system.signals import STOP_SIGNALS, stop_on_signals
-from xvfl.training.calibration import calibrate
+from xvfl.training.calibration import CompletionLosses, calibrate
 from xvfl.training.loop import Record, Trainer, pretraining_epochs
 from xvfl.training.predict import mean_score, mode_losses
 from xvfl.training.threads import limit_threads
@@ -361,12 +361,13 @@ def _fit_once(
     report = None
     if not interrupted or folder is None:
         trainer.load_best()
-        model.temperatures = calibrate(model.method, federation, validation, model.task)
+        losses: CompletionLosses = {}
+        model.temperatures = calibrate(model.method, federation, validation, model.task, losses)
         if not label:
             choose_classes(model, federation, validation, plan.threshold)
         if not label and not interrupted:
             report = build_report(
-                dataset, model, federation, validation, records, options.train.epochs
+                dataset, model, federation, validation, losses, records, options.train.epochs
             )
         if model.completes and not label:
             model.cell_distributions = fit_cell_distributions(model, federation, validation)

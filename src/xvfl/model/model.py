@@ -193,8 +193,10 @@ class Model:
             return PredictRequest(mode, None)
         if party is None:
             if len(parties) > 1:
+                first = next(iter(parties))
                 raise ModeError(
-                    f"mode {mode!r}: choose the predicting party: one of {', '.join(parties)}"
+                    f"mode {mode!r}: choose the predicting party, one of {', '.join(parties)}: "
+                    f"party={first!r}, or give its table alone; mode 'collaborative' needs no party"
                 )
             party = next(iter(parties))
         if party not in parties:

@@ -19,7 +19,7 @@ from xvfl.model.trees import (
 )
 from xvfl.primitives.layout import any_image
 
-MAX_ROWS, MAX_CELLS, MAX_TREES = 10_000, 500_000, 100
+MAX_ROWS, MAX_CELLS, MAX_TREES = 5_000, 250_000, 100
 """Training rows and cells of the fit of one model, and its trees over all classes."""
 MIN_ROWS = 500
 """Training rows that are used in any case, if there are as many."""
@@ -55,7 +55,9 @@ def fit_quick_trees(
         return "LightGBM is not installed (pip install 'xvfl[trees]')"
     rows = _sample(dataset, validation)
     owners: list[Owner] = [*range(len(rows.tables)), POOLED]
-    limit = max(10, MAX_TREES // max(1, rows.n_classes - 1))
+    cells = len(rows.train) * sum(layout.raw for layout in dataset.layouts.values())
+    share = min(1.0, MAX_CELLS / max(cells, 1)) / max(1, rows.n_classes - 1)
+    limit = max(10, round(MAX_TREES * share))
     config = TreeConfig(max_trees=limit, patience=10, masked_copies=0)
     fitted = fit_trees(rows, owners, config, seed)
     names: dict[Owner, Party] = {i: name for i, name in enumerate(dataset.tables)} | {POOLED: None}

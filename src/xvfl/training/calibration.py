@@ -20,6 +20,8 @@ from xvfl.training.protocols import ReachableFederation
 
 Temperatures = dict[str, float]
 """One temperature for each mode and party, by `mode_key`."""
+CompletionLosses = dict[str, tuple[float, float]]
+"""Mean loss with the chosen weights, and with the completed decision alone, by `mode_key`."""
 MIN_ROWS = 20
 """Fewest validation rows for a temperature."""
 MIN_ROWS_TO_POOL = 50
@@ -45,11 +47,18 @@ def candidate_weights(mode: Mode, several_members: bool = False) -> Tensor:
 
 
 def calibrate(
-    method: Method, federation: ReachableFederation, rows: Rows, task: Task = CLASSIFICATION
+    method: Method,
+    federation: ReachableFederation,
+    rows: Rows,
+    task: Task = CLASSIFICATION,
+    losses: CompletionLosses | None = None,
 ) -> Temperatures:
-    """Fit the weights of decisions in place, then a temperature for every mode and party."""
+    """Fit the weights of decisions in place, then a temperature for every mode and party.
+
+    `losses` receives what each choice of weights changes.
+    """
     temperatures = {}
-    for key, out, y, counted in _fit_every_mode(method, federation, rows, task):
+    for key, out, y, counted in _fit_every_mode(method, federation, rows, task, losses):
         scale = task.fit_scale(out.double(), y, counted.double())
         temperatures[key] = 1 / scale.item()
     return temperatures
@@ -65,7 +74,11 @@ def fit_decision_weights(method: Method, federation: ReachableFederation, rows: 
 
 
 def _fit_every_mode(
-    method: Method, federation: ReachableFederation, rows: Rows, task: Task
+    method: Method,
+    federation: ReachableFederation,
+    rows: Rows,
+    task: Task,
+    losses: CompletionLosses | None = None,
 ) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
     """Choose the weights of decisions mode by mode: local first, because others use its weights.
 
@@ -92,6 +105,13 @@ def _fit_every_mode(
             chosen = choose_weights(by_run, y, counted, candidates, task)
             out = task.pool(decisions, chosen)
             completed = candidate_weights(mode)[:1].to(chosen)
+            if losses is not None:
+                weight = (counted & is_labeled(y)).double()
+                total = [
+                    pooled_losses(by_run.double(), each, y, weight, task).sum() / weight.sum()
+                    for each in (chosen, completed.expand_as(chosen))
+                ]
+                losses[key] = total[0].item(), total[1].item()
             if not torch.equal(chosen, completed.expand_as(chosen)):
                 weights = chosen if rows.runs > 1 else chosen[0].tolist()
                 pooling.decision_weights[key] = weights
