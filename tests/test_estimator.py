@@ -196,7 +196,8 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     def epochs(rows: int, **given: int) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.epochs
 
-    assert [epochs(rows) for rows in (100, 1_000, 3_000, 30_000, 300_000)] == [60, 54, 18, 16, 16]
+    assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000, 32_000)] == [60, 54, 18, 16, 10]
+    assert [epochs(rows) for rows in (40_000, 64_000, 300_000)] == [11, 8, 8]
     assert epochs(1_000, epochs=7) == 7
     assert resolved(rows=1_000).train.epochs == 60
     protected = resolved(privacy=PrivacyConfig("no_gradients"), rows=1_000)

@@ -73,7 +73,9 @@ def make_large(_: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:
             value = np.where(value > 0.8, np.round(1000 * value), 0.0)
         elif i % 5 == 3:
             value = np.floor(3 * value)
-        columns[f"x{i}"] = np.array(list("abcdef"))[np.digitize(value, range(-2, 3))] if i % 5 == 4 else value
+        columns[f"x{i}"] = (
+            np.array(list("abcdef"))[np.digitize(value, range(-2, 3))] if i % 5 == 4 else value
+        )
     score = hidden[:, 0] + hidden[:, 1] * hidden[:, 2] + np.abs(hidden[:, 3]) + (hidden[:, 4] > 1)
     return pd.DataFrame(columns), pd.Series(score + rng.normal(size=len(score)) > 1.5)
 

@@ -184,15 +184,17 @@ class NetConfig:
     """In `xvfl+`, completers also take the features that their party observes; by default those of
     images do."""
     number_embedding_dim: int | None = None
-    """Size of the periodic embedding of each number of a table; 0 = none; by default 8 with several
-    members and without privacy options, or with `no_gradients` and without `epsilon`, else 0."""
+    """Size of the embedding of each number of a table; 0 = none; by default 8 with several members
+    and without privacy options, unless a party has more than 128 numbers, or with `no_gradients`
+    and without `epsilon`, else 0."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
     output; 0 = none, the default."""
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
-    message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
+    message. 0 = 4 for tables with default nets in one process without privacy options, 2 from 20,000
+    labeled training rows on, else 1."""
     heads: int = 0
     """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
     averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""
@@ -305,7 +307,8 @@ class TrainConfig:
 
     epochs: int = 0
     """Maximum number of passes over the labeled training rows; 0 = with several members that
-    receive gradients 16 to 60, for at least 800 steps, else 60."""
+    receive gradients 8 to 60: 16, fewer from 20,000 rows on, more for at least 800 steps; else
+    60."""
     batch_size: int = 0
     """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
     unlabeled images."""
@@ -332,7 +335,7 @@ class TrainConfig:
     """`balanced` weights classes inversely to their frequency."""
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
-    0 = 4 with several members that receive gradients, but 1 with `page`; else 1."""
+    0 = 16 with several members that receive gradients, but 1 with `page`; else 1."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =
     not shifted."""

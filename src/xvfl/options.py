@@ -24,10 +24,17 @@ from xvfl.errors import ConfigError
 Section = NetConfig | LossConfig | TrainConfig | PrivacyConfig
 
 DEFAULT_MEMBERS = 4
+MANY_ROWS, MEMBERS_OF_MANY_ROWS = 20_000, 2
+"""Labeled training rows from which members vary less, so that fewer are averaged by default."""
 DEFAULT_HEADS = 4
 """Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
+FEWEST_EPOCHS, MOST_EPOCHS, TRAINED_ROWS = 8, 16, 320_000
+"""Epochs of several members with many and with fewer rows, and the rows of all epochs between."""
+COMPLETION_INTERVAL = 16
+"""Default interval of several members: steps that complete cost five others, and scores did not
+depend on their number."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 NUMBER_DIM = 8
@@ -114,7 +121,8 @@ def resolve_options(
         net = replace(net, heads=net.heads or (1 if custom_nets else DEFAULT_HEADS))
         loss = replace(loss, cross_completion=False)
     several = not (federated or image or custom_nets or privacy.protects)
-    net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1, numbers)
+    members = MEMBERS_OF_MANY_ROWS if rows >= MANY_ROWS else DEFAULT_MEMBERS
+    net = _resolve_net(net, image, privacy, members if several else 1, numbers)
     check_members(net, image, custom_nets)
     train = _resolve_train(train, net.members, rows)
     loss = _resolve_loss(loss, net.members, image, parties, train.completion_interval)
@@ -225,13 +233,14 @@ def _resolve_train(train: TrainConfig, members: int, rows: int) -> TrainConfig:
     epochs = 60
     if several:
         steps = max(rows // train.batch_size_for(rows), 1)
-        epochs = min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
+        by_rows = min(max(FEWEST_EPOCHS, round(TRAINED_ROWS / max(rows, 1))), MOST_EPOCHS)
+        epochs = min(max(by_rows, math.ceil(MIN_STEPS / steps)), epochs)
     return replace(
         train,
         epochs=train.epochs or epochs,
         learning_rate=train.learning_rate or (4e-3 if several else 2e-3),
         completion_interval=train.completion_interval
-        or (4 if several and train.optimizer != "page" else 1),
+        or (COMPLETION_INTERVAL if several and train.optimizer != "page" else 1),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.options import resolved
 from tests.problems import IMAGE, MIXED, NUMBERS
 from xvfl import XVFLClassifier, nets
-from xvfl.config import NetConfig, PrivacyConfig
+from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.dataset.in_memory import prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
@@ -27,6 +27,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.nets.completers import TypedOutput
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.resnet import Block, ResidualBottom
+from xvfl.options import MAX_EMBEDDED_NUMBERS, resolve_options
 from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.primitives.task import Classification
 
@@ -172,6 +173,25 @@ def test_automatic_values_are_replaced_once() -> None:
     )
     assert resolved(several).net == several
     assert resolved(one, federated=False).net == one
+
+
+def test_many_numbers_have_no_embeddings_by_default() -> None:
+    def width(numbers: int, **net: int) -> int | None:
+        options = resolve_options(
+            NetConfig(**net),
+            LossConfig(),
+            TrainConfig(),
+            NO_PROTECTION,
+            federated=False,
+            image=False,
+            parties=2,
+            rows=100,
+            numbers=numbers,
+        )
+        return options.net.number_embedding_dim
+
+    assert (width(MAX_EMBEDDED_NUMBERS), width(MAX_EMBEDDED_NUMBERS + 1)) == (8, 0)
+    assert width(MAX_EMBEDDED_NUMBERS + 1, number_embedding_dim=3) == 3
 
 
 @pytest.mark.parametrize("layouts", [{"a": NUMBERS, "b": MIXED}, {"a": NUMBERS, "b": IMAGE}])

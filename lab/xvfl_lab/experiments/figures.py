@@ -21,6 +21,8 @@ IMAGES = ("cifar10", "utkface", "tinyimagenet5")
 
 
 ONE_MEMBER = NetConfig(members=1, number_embedding_dim=0, seeing_completers=False)
+STORED_INTERVAL = 4
+"""`completion_interval` of several members in the stored runs; today's default is larger."""
 SEVERAL_MEMBERS = NetConfig(32, 64, number_embedding_dim=8, members=4, seeing_completers=False)
 
 
@@ -257,7 +259,8 @@ def make_jobs(
     chosen = methods or [m for m in METHODS if parties == 2 or m != "fedcvt"]
     train = TrainConfig(epochs=budget.epochs, batch_size=budget.batch_size, patience=0)
     train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
-    train = replace(train, image_shift=budget.image_shift)
+    interval = STORED_INTERVAL if budget.net.members > 1 else 0
+    train = replace(train, image_shift=budget.image_shift, completion_interval=interval)
     shared = RunConfig("", 0.0, 0, overlap, budget.net, weights=budget.weights, kind=kind)
     shared = replace(shared, train=train, imbalance=imbalance)
     configs: list[RunConfig] = []

@@ -95,8 +95,9 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         In `"xvfl+"`, completers also take the features that their party observes. None means those
         of images.
     number_embedding_dim : int, default=None
-        Size of the periodic embedding of each number of a table. 0 means none. By default 8 with
-        several members and without privacy options, or with `label_protection="no_gradients"` and
+        Size of the embedding of each number of a table. 0 means none. By default 8 with
+        several members and without privacy options, unless a party has more than 128 numbers, or
+        with `label_protection="no_gradients"` and
         without `epsilon`, else 0.
     skip_rank : int, default=None
         Rank of a linear map from the features of a table to its embedding, added to the bottom's
@@ -104,14 +105,16 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         their log-probabilities. More than one needs tables and default nets. 0 means 4 where that
-        is possible and labels and features are not protected, else 1.
+        is possible and labels and features are not protected, 2 from 20,000 labeled training rows
+        on, else 1.
     heads : int, default=0
         Number of nets of the head on the parties' uploads, with
         `label_protection="no_gradients"`. Predictions are averaged as those of members. 0 means 4
         with default nets, else 1.
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members that
-        receive gradients, 16 to 60, for at least 800 steps, else 60.
+        receive gradients, 8 to 60: 16, fewer from 20,000 rows on, more for at least 800 steps; else
+        60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
         with unlabeled images.
@@ -142,7 +145,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         encoders of every method with `label_protection="no_gradients"`.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
-        alone. 0 means 4 with several members that receive gradients, but 1 with `"page"`; else 1.
+        alone. 0 means 16 with several members that receive gradients, but 1 with `"page"`; else 1.
     image_shift : float, default=0.125
         Images are shifted at random in training, by up to this share of their height and width.
     random_state : int, RandomState or None, default=0
