@@ -252,13 +252,19 @@ def predict(
         str | None,
         typer.Option(help="With --federation: a table with the ids. Default: all ids of CONFIG."),
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse tables without rows, or without a column used in training."
+        ),
+    ] = False,
 ) -> None:
     """Predict the rows of new tables, with any features missing.
 
     The output has one line per row: the prediction, calibrated probabilities of classes, the mode
     used, the parties that contributed, the fraction of completed features, and notes (an unseen
-    category, a value far outside the training range, a row without any observed feature; in
-    assisted mode, a row without a gap, which its party decides alone). Parquet files of any size
+    category, a value far outside the training range, a row without any observed feature, columns
+    or parties that are not given and count as missing; in assisted mode, a row without a gap, which its party decides alone). Parquet files of any size
     are streamed.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
@@ -266,7 +272,7 @@ def predict(
     xvfl predict --federation coordinator.toml --ids new.csv --output answers.csv
     """
     if federation is not None:
-        if run is not None or input or mode or party:
+        if run is not None or input or mode or party or strict:
             raise InputError("--federation: expected only --ids, --id and --output with it")
         _predict_federated(federation, ids, id, output)
         return
@@ -278,7 +284,16 @@ def predict(
 
     inputs = name_tables(input, "--input")
     with work_bar("predicting") as report:
-        summary = predict_run(RunDir(run), inputs, mode, party, output, id, report)  # type: ignore[arg-type]
+        summary = predict_run(
+            RunDir(run),
+            inputs,
+            mode,  # type: ignore[arg-type]
+            party,
+            output,
+            id,
+            report,
+            strict,
+        )
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
     notes = f"{summary.with_notes} with notes"
     if summary.decided_alone:

@@ -28,6 +28,10 @@ from xvfl.primitives.layout import Layout, NumberBins, bins_from_dict
 from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
 from xvfl_serve.encoding.columns import NOTES, Bools
 from xvfl_serve.encoding.dates import ISO
+from xvfl_serve.row_report import absent_columns
+
+MIN_LIKENESS = 0.6
+"""How alike two names of a column must be to suspect that it was renamed."""
 
 
 class TableEncoder:
@@ -156,13 +160,16 @@ class TableEncoder:
         bins = {name: each for name, each in fitted_bins.items() if each is not None}
         return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out, bins)
 
-    def encode(self, frame: pd.DataFrame) -> Encoded:
+    def encode(self, frame: pd.DataFrame, strict: bool = True) -> Encoded:
         """Encode rows.
 
         Parameters
         ----------
         frame : pandas.DataFrame
-            Rows indexed by id, with at least the columns used in training.
+            Rows indexed by id, with the columns used in training; others are ignored.
+        strict : bool, default=True
+            Reject a table without one of these columns; otherwise the column counts as missing,
+            with a note on each row.
 
         Returns
         -------
@@ -174,16 +181,21 @@ class TableEncoder:
         InputError
             A column is absent, or a number is infinite or cannot be parsed.
         """
-        self._check_columns(frame)
+        absent = self.absent(frame.columns)
+        if absent and strict:
+            raise self._absent_error(frame, absent)
         n = len(frame)
         values = np.zeros((n, self.layout.dense), dtype=np.float32)
         codes = np.zeros((n, len(self.layout.hashed)), dtype=np.int64)
         observed = np.zeros((n, self.layout.raw), dtype=bool)
-        notes: NDArray[np.object_] = np.full(n, "", dtype=object)
+        notes: NDArray[np.object_] = np.full(n, absent_columns(absent), dtype=object)
         at = hashed = 0
         for number, codec in enumerate(self.codecs):
             feature = codec.feature
-            cells = mask_missing(frame[feature.name], self.missing)
+            if feature.name in absent:
+                cells = pd.Series(np.nan, index=frame.index, name=feature.name)
+            else:
+                cells = mask_missing(frame[feature.name], self.missing)
             block = codec.encode(cells, self.party, self.missing)
             observed[:, number] = block.observed
             if feature.kind == "hashed":
@@ -248,19 +260,31 @@ class TableEncoder:
         bins = {name: bins_from_dict(each) for name, each in data.get("bins", {}).items()}
         return cls(data["party"], codecs, data["na_values"], data["left_out"], bins)
 
-    def _check_columns(self, frame: pd.DataFrame) -> None:
-        present = [str(name) for name in frame.columns]
-        absent = [name for name in self.columns if name not in set(present)]
-        if absent:
-            near = get_close_matches(absent[0], present, n=1, cutoff=0.0)
-            hint = f" (nearest present: {near[0]!r})" if near else ""
-            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-            named = ", ".join(map(repr, absent[:5])) + more
-            raise InputError(
-                f"{describe_table(frame, self.party)}: expected the columns used in training, but "
-                f"{named} not in the table{hint}; add or rename columns, "
-                "with empty cells where values are missing"
-            )
+    def absent(self, columns: Iterable[Any]) -> list[str]:
+        """List the columns used in training that are not among `columns`."""
+        present = set(map(str, columns))
+        return [name for name in self.columns if name not in present]
+
+    def renamed(self, columns: Iterable[Any]) -> dict[str, str]:
+        """Map absent columns to the column of a similar name that training did not have."""
+        known = {*self.columns, *self.left_out}
+        new = {str(each).casefold(): str(each) for each in columns if str(each) not in known}
+        found = {
+            name: get_close_matches(name.casefold(), new, n=1, cutoff=MIN_LIKENESS)
+            for name in self.absent(columns)
+        }
+        return {name: new[near[0]] for name, near in found.items() if near}
+
+    def _absent_error(self, frame: pd.DataFrame, absent: list[str]) -> InputError:
+        near = get_close_matches(absent[0], map(str, frame.columns), n=1, cutoff=0.0)
+        hint = f" (nearest present: {near[0]!r})" if near else ""
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        named = ", ".join(map(repr, absent[:5])) + more
+        return InputError(
+            f"{describe_table(frame, self.party)}: expected the columns used in training, but "
+            f"{named} not in the table{hint}; add or rename columns, "
+            "with empty cells where values are missing"
+        )
 
 
 def collect_stats(

@@ -356,6 +356,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
+        strict: bool = False,
     ) -> Any:
         """Predict calibrated class probabilities of each row.
 
@@ -369,6 +370,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
             The predicting party; see `predict`.
         ids : sequence, default=None
             Ids of the rows to predict; see `predict`.
+        strict : bool, default=False
+            Refuse absent columns and parties; see `predict`.
 
         Returns
         -------
@@ -383,7 +386,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        table, classes = self.predict_table(X, mode, party, ids), self.model_.classes
+        table, classes = self.predict_table(X, mode, party, ids, strict), self.model_.classes
         proba = table[[f"proba_{each}" for each in classes]].set_axis(classes, axis=1)
         return proba.to_numpy() if is_party_frame(X) else proba
 
@@ -393,6 +396,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
+        strict: bool = False,
     ) -> Any:
         """Predict the logarithms of the class probabilities of each row.
 
@@ -406,6 +410,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
             The predicting party; see `predict`.
         ids : sequence, default=None
             Ids of the rows to predict; see `predict`.
+        strict : bool, default=False
+            Refuse absent columns and parties; see `predict`.
 
         Returns
         -------
@@ -419,7 +425,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        return np.log(self.predict_proba(X, mode, party, ids))
+        return np.log(self.predict_proba(X, mode, party, ids, strict))
 
     def score(
         self,

@@ -13,7 +13,7 @@ from xvfl.data.frames import read_table, type_name
 from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.party_frame import is_party_frame, labels_of_frame, split_frame
-from xvfl.data.sources import Source, source_ids
+from xvfl.data.sources import Source, no_rows, source_ids
 from xvfl.data.text import as_text
 from xvfl.errors import DataWarning, InputError
 from xvfl.model.model import Model
@@ -44,6 +44,23 @@ def read_tables(X: Tables, id_column: IdColumn, min_rows: int = 0) -> dict[str, 
         else read_table(table, id_column=_of_party(id_column, name), party=name, min_rows=min_rows)
         for name, table in X.items()
     }
+
+
+def read_given_tables(X: Tables, id_column: IdColumn, model: Model) -> dict[str, Source]:
+    """Read the tables to predict; None is the table of a party that gives nothing."""
+    if not isinstance(X, Mapping):
+        return read_tables(X, id_column)
+    model.check_parties(X)
+    given = {name: each for name, each in X.items() if not _is_empty(each)}
+    if not given:
+        raise InputError(f"expected at least one party's table, got nothing of {', '.join(X)}")
+    read = read_tables(given, id_column)
+    return {name: read.get(name, no_rows(model.encoders[name])) for name in X}
+
+
+def _is_empty(table: Table) -> bool:
+    """Tell whether a table is None, or a frame without rows and columns."""
+    return table is None or (isinstance(table, pd.DataFrame) and not table.size and not len(table))
 
 
 def read_tables_and_labels(
