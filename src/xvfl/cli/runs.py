@@ -264,8 +264,8 @@ def predict(
     The output has one line per row: the prediction, calibrated probabilities of classes, the mode
     used, the parties that contributed, the fraction of completed features, and notes (an unseen
     category, a value far outside the training range, a row without any observed feature, columns
-    or parties that are not given and count as missing; in assisted mode, a row without a gap, which its party decides alone). Parquet files of any size
-    are streamed.
+    that are not given and count as missing; in assisted mode, a row without a gap, which its party
+    decides alone). Parquet files of any size are streamed.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
 

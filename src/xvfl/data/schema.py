@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from xvfl.data.ambiguous_text import find_ambiguities, quote
+from xvfl.data.ambiguous_text import find_ambiguities, quote, say_codes
 from xvfl.data.codecs import (
     CategoryCodec,
     Codec,
@@ -20,6 +20,7 @@ from xvfl.data.codecs import (
     NumberCodec,
 )
 from xvfl.data.column_stats import ColumnStats
+from xvfl.data.missing_codes import missing_numbers
 from xvfl.data.parse import parse_date_texts
 from xvfl.data.value_stats import NumericStats
 from xvfl_serve.encoding.dates import ISO
@@ -102,6 +103,8 @@ def _examples(column: ColumnStats) -> Iterator[str]:
 
 def _warnings(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
     """Find what may be wrong with the kind of a column."""
+    if isinstance(codec, NumberCodec):
+        yield from _missing_code_warnings(column, codec)
     plain = isinstance(codec, NumberCodec) and not codec.decimal
     if plain and column.numbers is not None and column.numbers.integral:
         yield from _code_warnings(column, column.numbers)
@@ -111,6 +114,16 @@ def _warnings(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
         yield from find_ambiguities(column, "are left out as an identifier")
     if isinstance(codec, DateCodec) and column.texts:
         yield from _date_warnings(column, codec.format)
+
+
+def _missing_code_warnings(column: ColumnStats, codec: NumberCodec) -> Iterator[str]:
+    numbers = column.text_numbers[codec.decimal] if codec.decimal else column.numbers
+    if numbers is None or numbers.count < MIN_ROWS:
+        return
+    found = dict(missing_numbers(numbers.sample()))
+    if found:
+        share = sum(found.values()) * numbers.count / column.rows
+        yield say_codes([f"{each:.10g}" for each in found], share)
 
 
 def _code_warnings(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
