@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xvfl.cli.extras import require_extra
+from xvfl.cli.inspect_command import tables_of_config
 from xvfl.cli.output import (
     INTERRUPTED,
     print_error,
@@ -73,6 +74,7 @@ def train(
     --resume continues, and ends with the same weights as an uninterrupted run.
     """
     from xvfl.config import read_config
+    from xvfl.dataset.inspection import every_problem
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
     from xvfl.model.progress import epochs_text, overlap_table, progress_bar
     from xvfl.model.run_dir import RunDir
@@ -81,14 +83,17 @@ def train(
     text = read_config(config)
     folder = RunDir(out)
     with progress_bar(True, summary=False) as on_progress:
-        result = train_run(
-            config,
-            text,
-            folder,
-            resume,
-            on_progress,
-            lambda overlap: print_table(overlap_table(overlap)),
-        )
+        try:
+            result = train_run(
+                config,
+                text,
+                folder,
+                resume,
+                on_progress,
+                lambda overlap: print_table(overlap_table(overlap)),
+            )
+        except InputError as error:
+            raise every_problem(error, *tables_of_config(config)[:3]) from error
     if result is None:
         print(f"{out}: already finished; see `xvfl evaluate {out}`")
         return

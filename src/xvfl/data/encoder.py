@@ -4,7 +4,7 @@ Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from itertools import combinations
@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
+from xvfl.data.code_numbers import add_code_warnings
 from xvfl.data.codecs import Codec, DateCodec, codec_from_dict, codec_to_dict
 from xvfl.data.column_stats import ColumnStats
 from xvfl.data.encoded import Encoded
@@ -139,12 +140,18 @@ class TableEncoder:
         limits: FitLimits | None = None,
     ) -> "TableEncoder":
         """Fit on training rows that arrive in chunks; `limits` bound the memory."""
-        columns, where = collect_stats(chunks, options, party, limits)
-        fitted = {name: column.codec() for name, column in columns.items()}
+        problems: list[str] = []
+        first: list[pd.DataFrame] = []
+        kept = _keep_first(chunks, first)
+        columns, where = collect_stats(kept, options, party, limits, problems)
+        fitted = fit_codecs(columns, problems)
+        if problems:
+            raise InputError(*problems)
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
+        summaries = [summarize(each, fitted[name]) for name, each in columns.items()]
         ambiguities = {
-            name: summarize(each, fitted[name]).warnings for name, each in columns.items()
+            each.name: each.warnings for each in add_code_warnings(first[0], summaries, options)
         }
         for name, texts in ambiguities.items():
             for text in texts:
@@ -291,22 +298,49 @@ def collect_stats(
     chunks: Iterable[pd.DataFrame],
     options: TableOptions,
     party: str,
-    limits: FitLimits | None = None,
+    limits: FitLimits | None,
+    problems: list[str],
 ) -> tuple[dict[str, ColumnStats], str]:
-    """Collect the statistics of each column, and the name of the table for messages."""
+    """Collect the statistics of each column, and the name of the table for messages.
+
+    A column that cannot be read, and wrong options, are added to `problems`.
+    """
     limits, where = limits or FitLimits(), ""
     columns: dict[str, ColumnStats] = {}
     missing = MissingCells.of((*NA_TEXTS, *options.na_values))
     for number, frame in enumerate(chunks):
         if not number:
             where = describe_table(frame, party)
-            _check_options(frame.columns, options, party, where)
+            problems += _wrong_options(frame.columns, options, party, where)
             names = [name for name in frame.columns if name not in options.drop]
             columns = {name: ColumnStats(name, options, party, limits, missing) for name in names}
         keys = sampling_keys(len(frame), number)
-        for name, column in columns.items():
-            column.add(mask_missing(frame[name], missing), keys)
+        for name in list(columns):
+            count = len(problems)
+            with InputError.collected(problems):
+                columns[name].add(mask_missing(frame[name], missing), keys)
+            if len(problems) > count:
+                del columns[name]
     return columns, where
+
+
+def _keep_first(
+    chunks: Iterable[pd.DataFrame], first: list[pd.DataFrame]
+) -> Iterator[pd.DataFrame]:
+    """Yield chunks; add the first one to a list."""
+    for chunk in chunks:
+        if not first:
+            first.append(chunk)
+        yield chunk
+
+
+def fit_codecs(columns: Mapping[str, ColumnStats], problems: list[str]) -> dict[str, Codec | str]:
+    """Infer the kinds of columns; one that is not what its options say is added to `problems`."""
+    fitted: dict[str, Codec | str] = {}
+    for name, column in columns.items():
+        with InputError.collected(problems):
+            fitted[name] = column.codec()
+    return fitted
 
 
 def encoder_from_dict(data: Mapping[str, Any]) -> TableEncoder | ImageEncoder:
@@ -322,19 +356,19 @@ ENCODERS: dict[str, type[TableEncoder | ImageEncoder]] = {
 }
 
 
-def _check_options(
+def _wrong_options(
     columns: Sequence[str] | pd.Index, options: TableOptions, party: str, where: str
-) -> None:
-    """Reject options with unknown columns, or with one column of two kinds."""
+) -> Iterator[str]:
+    """Yield what is wrong with options: unknown columns, one column of two kinds."""
     kinds = options.kinds or {}
     for name in (*options.categorical, *options.numeric, *options.drop, *kinds):
         if name not in columns:
-            raise InputError(f"{where}: {unknown('column', name, columns)}")
+            yield f"{where}: {unknown('column', name, columns)}"
     given = {"categorical": options.categorical, "numeric": options.numeric, "kinds": kinds}
     for (first, names), (second, others) in combinations(given.items(), 2):
         both = sorted(set(names) & set(others))
         if both:
-            raise InputError(
+            yield (
                 f"party {party!r}: column {both[0]!r} is named both in `{first}` and in "
                 f"`{second}`; keep one of the two"
             )

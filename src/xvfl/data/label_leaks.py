@@ -77,7 +77,8 @@ def _number_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     cut = _best_threshold(numbers, is_second)[0]
     return (
         f"a threshold of {cut:g} separates the two classes in {_floor(accuracy)} of "
-        f"{len(numbers):,} rows, each held out, so it {'' if accuracy == 1 else 'almost '}determines {REMEDY}"
+        f"{len(numbers):,} rows, each held out, so it {'' if accuracy == 1 else 'almost '}"
+        f"determines {REMEDY}"
     )
 
 

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from xvfl_serve.encoding.scale import Floats
 
-WORDS = frozenset(
-    "? ?? ??? - -- --- . .. * ** x n.a. n.a na n/a none null nil nan unknown unk unkn unknwn "
-    "undefined unspecified unavailable undetermined missing blank empty #n/a".split()
-) | {
+WORDS = {
+    *("?", "??", "???", "-", "--", "---", ".", "..", "*", "#n/a", "n.a.", "n.a", "n/a", "na"),
+    *("none", "null", "nil", "nan", "unknown", "unk", "unavailable", "missing", "undefined"),
+    *("unspecified", "undetermined"),
     *("no data", "no answer", "no response", "not available", "not applicable", "not known"),
     *("not recorded", "not reported", "not stated", "not specified", "not given", "don't know"),
     "refused",

@@ -34,6 +34,7 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import DataWarning, InputError, RunError
 from xvfl.estimator.estimator_inputs import (
     Tables,
+    every_problem_of,
     ids_as_text,
     original_ids,
     read_given_tables,
@@ -99,7 +100,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         InputError
-            If a table, its ids or the labels cannot be used.
+            If tables, ids or labels cannot be used; the message lists the problems of all tables.
         ConfigError
             If a parameter is invalid.
         RunError
@@ -116,10 +117,13 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         check_threshold(threshold)
         previous: Model | None = getattr(self, "model_", None) if self.warm_start else None
         unlabeled = self.use_unlabeled and uses_unlabeled(loss, privacy)
-        sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {
             name: table_options(name, each) for name, each in (self.table_options or {}).items()
         }
+        try:
+            sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
+        except InputError as error:
+            raise every_problem_of(error, X, self.id_column, options) from error
         if previous is not None:
             sources = tables_of_previous_fit(sources, previous, options)
         splits = Splits(0.0, self.validation_fraction, train.random_state)
@@ -132,7 +136,10 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             None if previous is None else previous.encoders,
             self._task,
         )
-        dataset = prepare_in_memory(sources, labels, preparation)
+        try:
+            dataset = prepare_in_memory(sources, labels, preparation)
+        except InputError as error:
+            raise every_problem_of(error, X, self.id_column, options) from error
         if previous is not None and dataset.classes != previous.classes:
             raise InputError(
                 f"warm_start: expected the classes of the previous fit, {previous.classes}, got "

@@ -15,6 +15,7 @@ from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.party_frame import is_party_frame, labels_of_frame, split_frame
 from xvfl.data.sources import Source, no_rows, source_ids
 from xvfl.data.text import as_text
+from xvfl.dataset.inspection import every_problem
 from xvfl.errors import DataWarning, InputError
 from xvfl.model.model import Model
 
@@ -38,12 +39,30 @@ def read_tables(X: Tables, id_column: IdColumn, min_rows: int = 0) -> dict[str, 
             f"expected a dictionary of parties and tables, got {type(X).__name__}; "
             'write {"bank": bank_frame, "shop": shop_frame}, or pd.concat of it with axis=1'
         )
-    return {
-        name: table
-        if isinstance(table, Images)
-        else read_table(table, id_column=_of_party(id_column, name), party=name, min_rows=min_rows)
-        for name, table in X.items()
-    }
+    read: dict[str, Source] = {}
+    problems: list[str] = []
+    for name, table in X.items():
+        with InputError.collected(problems):
+            column = _of_party(id_column, name)
+            read[name] = (
+                table
+                if isinstance(table, Images)
+                else read_table(table, id_column=column, party=name, min_rows=min_rows)
+            )
+    if problems:
+        raise InputError(*problems)
+    return read
+
+
+def every_problem_of(
+    error: InputError, X: Tables, id_column: IdColumn, options: Mapping[str, TableOptions]
+) -> InputError:
+    """Add to an error of `fit` what else is wrong with the tables."""
+    if not isinstance(X, Mapping):
+        return error
+    tables = {name: each for name, each in X.items() if not isinstance(each, Images)}
+    columns = {name: _of_party(id_column, name) for name in tables}
+    return every_problem(error, tables, columns, options)
 
 
 def read_given_tables(X: Tables, id_column: IdColumn, model: Model) -> dict[str, Source]:
