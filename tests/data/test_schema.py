@@ -170,8 +170,8 @@ UNIQUE_TEXTS = {
     ),
     "unknown": (
         [*(f"{i + 0.125}" for i in range(ROWS - 5)), *["unknown"] * 5],
-        "'unknown' beside numbers such as '0.125' and '1.125', which are left out as an "
-        "identifier: 1.7% of the cells, probably missing values; if so, add 'unknown' to `na_values`",
+        "'unknown' in 1.7% of the cells, beside numbers such as '0.125' and '1.125' which are left "
+        "out as an identifier: probably missing values; if so, add 'unknown' to `na_values`",
     ),
     "length": ([f"{i // 60}:{i % 60:02d}:33" for i in range(ROWS)], 'the kind to "duration"'),
     "lengths": (
@@ -210,7 +210,9 @@ def test_distinct_texts_of_another_kind_are_no_identifiers(name: str) -> None:
 
 def test_a_word_after_many_numbers_is_told() -> None:
     texts = [*(f"{i}.25" for i in range(2000)), "unknown"]
-    assert describe(texts, size=500).warnings[0].startswith("'unknown' beside numbers such as")
+    assert (
+        describe(texts, size=500).warnings[0].startswith("'unknown' in 0.0% of the cells, beside")
+    )
     assert describe(texts, na_values=("unknown",)).kind == "number"
 
 

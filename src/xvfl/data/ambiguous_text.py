@@ -79,7 +79,7 @@ def say_codes(shown: list[str], share: float, beside: str = "") -> str:
     """Say that values are probably missing ones, with their share of the cells."""
     named = " and ".join(shown[:3])
     return (
-        f"{named}{beside}: {share:.1%} of the cells, probably missing values; if so, add {named} "
+        f"{named} in {share:.1%} of the cells{beside}: probably missing values; if so, add {named} "
         "to `na_values` of the table, or else set the kind in `kinds`"
     )
 
@@ -126,7 +126,7 @@ def _describe(
     codes = missing_words(counts)
     others = sorted(counts.keys() - {*alike, *codes})
     if codes:
-        beside = f" beside {kind} such as {quote(alike)}, which {use}"
+        beside = f", beside {kind} such as {quote(alike)} which {use}"
         yield describe_codes(column, codes, "" if others else beside)
     if others:
         share = 1 - sum(counts[each] for each in others) / column.texts

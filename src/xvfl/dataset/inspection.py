@@ -307,7 +307,11 @@ def _find_leaks(rows: pd.DataFrame, labels: pd.Series, task: TaskKind) -> dict[s
 
 def _chunks(source: Any, id_column: str | None, name: str, has_ids: bool) -> Iterator[pd.DataFrame]:
     if not has_ids:
-        frame = source if isinstance(source, pd.DataFrame) else read_without_ids(source, "table")
+        frame = (
+            source
+            if isinstance(source, pd.DataFrame)
+            else read_without_ids(source, f"table {name!r}")
+        )
         frame = frame.reset_index(drop=True).rename(columns=str)
         yield frame.drop(columns=id_column or [], errors="ignore")
     elif is_parquet(source) and id_column is not None:
