@@ -93,7 +93,9 @@ def train(
                 lambda overlap: print_table(overlap_table(overlap)),
             )
         except InputError as error:
-            raise every_problem(error, *tables_of_config(config)[:3]) from error
+            tables, ids, options, labels = tables_of_config(config)
+            label = labels.column if labels.party else None
+            raise every_problem(error, tables, ids, options, label) from error
     if result is None:
         print(f"{out}: already finished; see `xvfl evaluate {out}`")
         return

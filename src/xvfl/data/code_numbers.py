@@ -98,7 +98,8 @@ def _targets(rows: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
             if len(distinct) > MAX_VALUES:
                 continue
             values = np.where(codes < 0, np.nan, codes == 0)
-        if np.nanstd(values) > 0:
+        present = values[np.isfinite(values)]
+        if len(present) and np.ptp(present) > 0:
             count += 1
             yield str(name), values
 

@@ -164,10 +164,12 @@ def inspect_tables(
     options: Mapping[str, TableOptions] | None = None,
     task: TaskKind = "classification",
     labels: pd.Series | None = None,
+    judge_labels: bool = True,
 ) -> Inspection:
     """Describe tables; Parquet files with an id column are read in chunks.
 
-    The label is a column of a table, or `labels` by id.
+    The label is a column of a table, or `labels` by id. Unless `judge_labels`, it is only no
+    feature.
     """
     found = Inspection()
     read: dict[str, _Table] = {}
@@ -182,7 +184,7 @@ def inspect_tables(
             if table.has_ids and (id_columns[name] is not None or isinstance(source, pd.DataFrame)):
                 ids[name] = table.ids()
         known: dict[str, pd.Series] = {}
-        if len(read) == len(tables) or labels is not None:
+        if judge_labels and (len(read) == len(tables) or labels is not None):
             with InputError.collected(found.errors):
                 known = _labels_by_table(read, ids, label, labels, task)
         for name, own_labels in known.items():
@@ -202,10 +204,11 @@ def every_problem(
     tables: Mapping[str, Any],
     id_columns: Mapping[str, str | None],
     options: Mapping[str, TableOptions],
+    label: str | None = None,
 ) -> InputError:
     """Add to an error what else keeps these tables from being used."""
     try:
-        found = inspect_tables(tables, id_columns, options=options)
+        found = inspect_tables(tables, id_columns, label, options, judge_labels=False)
     except Exception:
         # Whatever else is wrong with the input, its first error is the one to show.
         return error
@@ -229,16 +232,15 @@ def _inspect_table(
 ) -> "_Table | None":
     """Describe a table, or its columns alone if its ids cannot be used; None if unreadable."""
     own = options.get(name, TableOptions())
-    for has_ids in (True, False):
-        count, table = len(found.errors), None
-        with InputError.collected(found.errors):
+    # A table that cannot be read at all is named once.
+    for has_ids, unreadable in ((True, found.errors), (False, list[str]())):
+        with InputError.collected(unreadable):
             table = _Table(_chunks(source, id_column, name, has_ids), label, has_ids)
             columns, _ = collect_stats(table, own, name, STREAMING_LIMITS, found.errors)
             codecs = fit_codecs(columns, found.errors)
             summaries = [summarize(columns[each], codecs[each]) for each in codecs]
             found.columns[name] = add_code_warnings(table.first, summaries, own)
             found.rows[name] = len(table.ids())
-        if name in found.columns or len(found.errors) == count:
             return table
     return None
 

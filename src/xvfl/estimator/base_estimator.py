@@ -123,7 +123,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         try:
             sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         except InputError as error:
-            raise every_problem_of(error, X, self.id_column, options) from error
+            raise every_problem_of(error, X, y, self.id_column, options) from error
         if previous is not None:
             sources = tables_of_previous_fit(sources, previous, options)
         splits = Splits(0.0, self.validation_fraction, train.random_state)
@@ -139,7 +139,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         try:
             dataset = prepare_in_memory(sources, labels, preparation)
         except InputError as error:
-            raise every_problem_of(error, X, self.id_column, options) from error
+            raise every_problem_of(error, X, y, self.id_column, options) from error
         if previous is not None and dataset.classes != previous.classes:
             raise InputError(
                 f"warm_start: expected the classes of the previous fit, {previous.classes}, got "

@@ -55,14 +55,15 @@ def read_tables(X: Tables, id_column: IdColumn, min_rows: int = 0) -> dict[str, 
 
 
 def every_problem_of(
-    error: InputError, X: Tables, id_column: IdColumn, options: Mapping[str, TableOptions]
+    error: InputError, X: Tables, y: Any, id_column: IdColumn, options: Mapping[str, TableOptions]
 ) -> InputError:
     """Add to an error of `fit` what else is wrong with the tables."""
     if not isinstance(X, Mapping):
         return error
     tables = {name: each for name, each in X.items() if not isinstance(each, Images)}
     columns = {name: _of_party(id_column, name) for name in tables}
-    return every_problem(error, tables, columns, options)
+    label = y[1] if isinstance(y, tuple) and len(y) == 2 else None
+    return every_problem(error, tables, columns, options, label)
 
 
 def read_given_tables(X: Tables, id_column: IdColumn, model: Model) -> dict[str, Source]:
