@@ -355,10 +355,12 @@ def test_bad_outputs(output: str, expected: str, folder: Path) -> None:
 
 def test_a_column_lost_since_training(folder: Path) -> None:
     shop(lambda t: t.rename(columns={"basket": "baskets"}))(folder)
-    message = rejected_with(*predict(folder))
+    message = rejected_with(*predict(folder, "--strict"))
     assert "party 'shop'" in message and "'basket'" in message and "'baskets'" in message
     assert "add or rename columns" in message
     assert not (folder / "answers.csv").exists()
+    said = run_xvfl(*predict(folder))
+    assert said.code == 0 and "'basket': did you mean 'baskets'?" in said.err
 
 
 def test_odd_rows_are_answered_and_flagged(folder: Path) -> None:

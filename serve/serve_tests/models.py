@@ -73,14 +73,11 @@ class Trained:
 
 
 def cells(row: "pd.Series[Any]") -> dict[str, Any]:
-    """Return the cells of a row as JSON values; missing ones are null or left out."""
-    values = {}
-    for number, (name, value) in enumerate(row.items()):
-        if not pd.isna(value):
-            values[str(name)] = value.item() if isinstance(value, np.generic) else value
-        elif number % 2:
-            values[str(name)] = None
-    return values
+    """Return the cells of a row as JSON values; missing ones are null."""
+    return {
+        str(name): None if pd.isna(value) else getattr(value, "item", lambda value=value: value)()
+        for name, value in row.items()
+    }
 
 
 @cache

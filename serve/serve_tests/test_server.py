@@ -50,11 +50,12 @@ def test_a_row_with_fields_left_out(server: Server, bundles: Path) -> None:
     found = answer.json()
     expected = Predictor.load(bundles / "bank.xvfl")
     assert found["bundle"] == expected.bundle.digest
-    assert found["predictions"] == expected.predict([{"age": 40}])
+    assert found["predictions"] == expected.predict([{"age": 40, "job": None}])
     (prediction,) = found["predictions"]
     assert sum(prediction["probabilities"].values()) == pytest.approx(1)
     assert prediction["mode"] == "local" and prediction["parties"] == ["bank"]
     assert prediction["completed"] == pytest.approx(2 / 3)
+    assert prediction["notes"] == ["bank: not given: balance, counts as missing"]
 
 
 def test_completed_features_and_importance_on_request(server: Server) -> None:
@@ -65,10 +66,12 @@ def test_completed_features_and_importance_on_request(server: Server) -> None:
 
 
 def test_nothing_observed_is_the_flagged_prior(server: Server) -> None:
-    for row in ({}, {"age": None, "job": ""}):
+    every = "bank: not given: age, balance, job, count as missing"
+    given = {"age": None, "balance": None, "job": ""}
+    for row, notes in (({}, [every]), (given, [])):
         (prediction,) = server.predict(row).json()["predictions"]
         assert prediction["mode"] == "prior" and prediction["parties"] == []
-        assert prediction["notes"] == ["not observed by any party: class prior"]
+        assert prediction["notes"] == [*notes, "not observed by any party: class prior"]
 
 
 def test_all_modes(joint: Server) -> None:
@@ -77,7 +80,8 @@ def test_all_modes(joint: Server) -> None:
     assert prediction["mode"] == "collaborative" and prediction["parties"] == ["bank", "shop"]
     assisted = joint.predict(both, mode="assisted", party="bank")
     assert assisted.json()["predictions"][0]["mode"] == "assisted"
-    alone = joint.predict({"bank": {"age": 40}}, mode="assisted", party="bank")
+    bank = {"age": 40, "balance": None, "job": None}
+    alone = joint.predict({"bank": bank}, mode="assisted", party="bank")
     (prediction,) = alone.json()["predictions"]
     assert prediction["mode"] == "local"
     assert prediction["notes"] == ["no peer can assist: local prediction"]
@@ -148,7 +152,8 @@ def test_csv(server: Server, joint: Server) -> None:
     (expected,) = server.predict({"age": 40, "job": "cook"}).json()["predictions"]
     assert first.pop("probabilities") == pytest.approx(expected.pop("probabilities"))
     assert {"id": "c1", **expected} == first
-    assert second["notes"][0] == "bank: unseen category in job"
+    note = "not given: balance, counts as missing; unseen category in job"
+    assert second["notes"][0] == f"bank: {note}"
     written = server.ask("POST", "/predict?id=customer", body, {**CSV, "Accept": "text/csv"})
     frame = pd.read_csv(io.BytesIO(written.body), keep_default_na=False)
     names = ["id", "prediction", "proba_no", "proba_yes", "mode", "parties", "completed", "notes"]

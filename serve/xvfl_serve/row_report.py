@@ -16,6 +16,10 @@ NO_PEER = "no peer can assist: local prediction"
 NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
 """Notes on assisted rows that need no assistance: all features observed, or enough of them."""
 NOT_OBSERVED = "not observed by any party"
+NO_TABLE = "nothing given, counts as missing"
+"""Note on a party without any row."""
+SHOWN_ABSENT = 3
+"""Absent columns that a note names."""
 REFUSED_MODE = "refused"
 """Mode of a row that has no prediction, because every party that could answer refused it."""
 LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
@@ -123,6 +127,15 @@ class ObservedRows:
     """(n, k) number of missing features."""
     features: NDArray[np.int64]
     """(k,) number of features."""
+
+
+def absent_columns(names: Sequence[str]) -> str:
+    """Write the note on columns used in training that are not given; '' for none."""
+    if not names:
+        return ""
+    more = f" and {len(names) - SHOWN_ABSENT} more" if len(names) > SHOWN_ABSENT else ""
+    verb = "counts" if len(names) == 1 else "count"
+    return f"not given: {', '.join(names[:SHOWN_ABSENT])}{more}, {verb} as missing"
 
 
 def report_rows(

@@ -15,7 +15,8 @@ Each message states what was expected, what was received, and what to do.
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from types import FrameType
 from typing import Literal
@@ -29,7 +30,32 @@ class XVFLError(Exception):
 
 
 class InputError(XVFLError, ValueError):
-    """An input cannot be used: a table, ids, columns, labels, an argument, or a custom net."""
+    """An input cannot be used: a table, ids, columns, labels, an argument, or a custom net.
+
+    Parameters
+    ----------
+    *problems : str
+        What is wrong; several are listed, one per line.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        """The individual messages."""
+        listed = "".join(f"\n- {each}" for each in problems)
+        text = f"{len(problems)} problems:{listed}" if len(problems) > 1 else "".join(problems)
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, ...]]:
+        return type(self), self.problems
+
+    @classmethod
+    @contextmanager
+    def collected(cls, found: list[str]) -> Iterator[None]:
+        """Add the problems of an error inside to a list, instead of raising it."""
+        try:
+            yield
+        except InputError as error:
+            found += [each for each in error.problems if each not in found]
 
 
 class ConfigError(XVFLError, ValueError):

@@ -72,6 +72,8 @@ TEXTS: list[tuple[str, str, Meaning]] = [
     ("number:.", "−$5", -5.0),
     ("number:.", "-1.00", MISSING),
     ("number:.", "1,23", REFUSED),
+    ("number:.", "0,125", REFUSED),
+    ("number:.", "0,125.5", REFUSED),
     ("number:.", "12,34,567", REFUSED),
     ("number:.", "(-31)", REFUSED),
     ("number:.", "-$-5", REFUSED),
@@ -82,6 +84,8 @@ TEXTS: list[tuple[str, str, Meaning]] = [
     ("number:,", "€ 7", 7.0),
     ("number:,", "1.234", 1234.0),
     ("number:,", "-0,25", -0.25),
+    ("number:,", "0,125", 0.125),
+    ("number:,", "0.125", REFUSED),
     ("number:,", "12.5", REFUSED),
     ("number:,", "1,234.5", REFUSED),
     # Durations, in seconds.

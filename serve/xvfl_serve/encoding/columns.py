@@ -33,10 +33,11 @@ MAX_MAGNITUDE = 1e300
 """Larger numbers count as infinite: their range would overflow."""
 DAY = 86_400
 
-NoteKind = Literal["range", "unseen", "date", "duration", "pixels"]
+NoteKind = Literal["absent", "range", "unseen", "date", "duration", "pixels"]
 Notes = list[tuple[NoteKind, str]]
-"""Unusual cells: what is unusual, and the column's name."""
+"""Unusual cells: what is unusual, and the column's name; of absent columns, the whole text."""
 NOTES: dict[NoteKind, str] = {
+    "absent": "{}",
     "range": "{} far outside the training range",
     "unseen": "unseen category in {}",
     "date": "unreadable date in {}",

@@ -21,6 +21,7 @@ from xvfl_serve.encoding.columns import (
 )
 from xvfl_serve.encoding.images import ImageScale
 from xvfl_serve.errors import BundleError, RequestError, unknown
+from xvfl_serve.row_report import absent_columns
 
 IMAGE = "image"
 """The field of a row of an image party."""
@@ -41,7 +42,7 @@ class EncodedRows:
 
 
 class TableRows:
-    """Encodes the rows of a table; a field that is absent or null is missing."""
+    """Encodes the rows of a table; a field that is null, or absent (with a note), is missing."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.party: str = data["party"]
@@ -88,6 +89,8 @@ class TableRows:
                 f"expected an object of columns (column: value), got {type(row).__name__}", "rows"
             )
         notes: Notes = []
+        if row is not None and (absent := [name for name in self.names if name not in cells]):
+            notes.append(("absent", absent_columns(absent)))
         for name in cells:
             if name not in self._allowed:
                 raise RequestError(unknown("column", name, self.names), name)

@@ -16,10 +16,10 @@ _AFFIXES = re.compile(
 _NEGATIVE = re.compile(r"\([^-+()]+\)")
 """A number in parentheses, as accountants write negative ones."""
 _BODIES = {
-    POINT: re.compile(r"[-+]?(?:[0-9]{1,3}(?:[,'\s][0-9]{3})+|[0-9]+)(?:\.[0-9]+)?"),
-    COMMA: re.compile(r"[-+]?(?:[0-9]{1,3}(?:[.\s][0-9]{3})+|[0-9]+)(?:,[0-9]+)?"),
+    POINT: re.compile(r"[-+]?(?:[1-9][0-9]{0,2}(?:[,'\s][0-9]{3})+|[0-9]+)(?:\.[0-9]+)?"),
+    COMMA: re.compile(r"[-+]?(?:[1-9][0-9]{0,2}(?:[.\s][0-9]{3})+|[0-9]+)(?:,[0-9]+)?"),
 }
-"""A number with this decimal mark."""
+"""A number with this decimal mark; no thousands begin with 0, so 0,125 has a decimal comma."""
 _GROUPS = {POINT: re.compile(r"[,'\s]"), COMMA: re.compile(r"[.\s]")}
 """Thousands separators beside this decimal mark."""
 _PLAIN = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")

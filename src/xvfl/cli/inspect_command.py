@@ -42,12 +42,17 @@ def inspect(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write the report to this HTML file.")
+    ] = None,
 ) -> None:
     """Show how the columns of tables are read, and what may be wrong with them.
 
     For each column: its kind, the share of missing cells, the number of distinct values, its
-    encoding, two values and warnings. With --id and several tables: how their rows overlap, and
-    ids that differ only in spelling. Nothing is written.
+    encoding and two values. With --id and several tables: how their rows overlap. Then all errors
+    and warnings of all tables, such as probable codes of missing values, columns that nearly tell
+    the label, numbers that are codes, and ids that differ only in spelling. Errors exit with
+    code 2.
 
     To correct a kind, use `kinds` in the table options of the configuration:
     [parties.bank.options.kinds] zip = "category"
@@ -62,7 +67,7 @@ def inspect(
     values = None
     if len(tables) == 1 and tables[0].endswith(".toml"):
         path = Path(tables[0])
-        sources, ids, options, labels = _from_config(path)
+        sources, ids, options, labels = tables_of_config(path)
         if labels.party is None and label is None:
             values = _label_column(labels, path.resolve().parent)
         label = label or (labels.column if labels.party else None)
@@ -73,10 +78,19 @@ def inspect(
         options = {}
     options = _with_kinds(options, kind or [], sources)
     found = inspect_tables(sources, ids, label, options, check_task(task), values)
+    if page is not None:
+        from xvfl.model.inspection_page import inspection_page
+
+        try:
+            page.write_text(inspection_page(found), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{page}: cannot be written ({error.strerror})") from error
     if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
         _print(found)
+    if found.errors:
+        raise InputError(*found.errors)
 
 
 def _named(tables: list[str]) -> dict[str, str]:
@@ -91,7 +105,7 @@ def _named(tables: list[str]) -> dict[str, str]:
     return named
 
 
-def _from_config(
+def tables_of_config(
     path: Path,
 ) -> tuple[dict[str, str], dict[str, str | None], dict[str, "TableOptions"], "LabelsConfig"]:
     """Return tables, id columns, options and labels of a configuration."""
@@ -163,9 +177,6 @@ def _print(found: "Inspection") -> None:
                 ", ".join(each.examples),
             )
         print_table(table)
-        for each in columns:
-            for text in each.warnings:
-                print(f"warning: {name}, column {each.name!r}: {text}")
     if found.overlap:
         table = Table("table", title="rows by table")
         for heading in ("rows", "shared"):
@@ -174,5 +185,6 @@ def _print(found: "Inspection") -> None:
             label = "all tables" if name not in found.rows else name
             table.add_row(label, f"{counts['rows']:,}", f"{counts['shared']:,}")
         print_table(table)
-    for text in found.warnings:
-        print(f"warning: {text}")
+    for problem in found.problems():
+        if problem.level == "warning":
+            print(f"warning: {problem}")

@@ -26,7 +26,7 @@ from xvfl.cli import (
     withdraw_command,
 )
 from xvfl.cli.output import INTERRUPTED, print_error
-from xvfl.errors import DataWarning, XVFLError
+from xvfl.errors import DataWarning, InputError, XVFLError
 from xvfl.version import VERSION
 
 app = typer.Typer(
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def run(app: typer.Typer) -> None:
-    """Run a command; report an `XVFLError` as one line and exit with code 2."""
+    """Run a command; report each problem of an `XVFLError` as one line, and exit with code 2."""
     # On ARM torch's allocator returns freed memory after 10 ms by default, which costs an eighth
     # of a training step. Read when torch is first imported.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
@@ -94,7 +94,8 @@ def run(app: typer.Typer) -> None:
     try:
         app()
     except XVFLError as error:
-        print_error(f"error: {' '.join(str(error).split())}")
+        for text in error.problems if isinstance(error, InputError) else [str(error)]:
+            print_error(f"error: {' '.join(text.split())}")
         sys.exit(2)
     except KeyboardInterrupt:
         print_error("interrupted")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xvfl.cli.extras import require_extra
+from xvfl.cli.inspect_command import tables_of_config
 from xvfl.cli.output import (
     INTERRUPTED,
     print_error,
@@ -73,6 +74,7 @@ def train(
     --resume continues, and ends with the same weights as an uninterrupted run.
     """
     from xvfl.config import read_config
+    from xvfl.dataset.inspection import every_problem
     from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
     from xvfl.model.progress import epochs_text, overlap_table, progress_bar
     from xvfl.model.run_dir import RunDir
@@ -81,14 +83,19 @@ def train(
     text = read_config(config)
     folder = RunDir(out)
     with progress_bar(True, summary=False) as on_progress:
-        result = train_run(
-            config,
-            text,
-            folder,
-            resume,
-            on_progress,
-            lambda overlap: print_table(overlap_table(overlap)),
-        )
+        try:
+            result = train_run(
+                config,
+                text,
+                folder,
+                resume,
+                on_progress,
+                lambda overlap: print_table(overlap_table(overlap)),
+            )
+        except InputError as error:
+            tables, ids, options, labels = tables_of_config(config)
+            label = labels.column if labels.party else None
+            raise every_problem(error, tables, ids, options, label) from error
     if result is None:
         print(f"{out}: already finished; see `xvfl evaluate {out}`")
         return
@@ -257,21 +264,27 @@ def predict(
         str | None,
         typer.Option(help="With --federation: a table with the ids. Default: all ids of CONFIG."),
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse tables without rows, or without a column used in training."
+        ),
+    ] = False,
 ) -> None:
     """Predict the rows of new tables, with any features missing.
 
     The output has one line per row: the prediction, calibrated probabilities of classes, the mode
     used, the parties that contributed, the fraction of completed features, and notes (an unseen
-    category, a value far outside the training range, a row without any observed feature; in
-    assisted mode, a row without a gap, which its party decides alone). Parquet files of any size
-    are streamed.
+    category, a value far outside the training range, a row without any observed feature, columns
+    that are not given and count as missing; in assisted mode, a row without a gap, which its party
+    decides alone). Parquet files of any size are streamed.
 
     xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
 
     xvfl predict --federation coordinator.toml --ids new.csv --output answers.csv
     """
     if federation is not None:
-        if run is not None or input or mode or party:
+        if run is not None or input or mode or party or strict:
             raise InputError("--federation: expected only --ids, --id and --output with it")
         _predict_federated(federation, ids, id, output)
         return
@@ -283,7 +296,16 @@ def predict(
 
     inputs = name_tables(input, "--input")
     with work_bar("predicting") as report:
-        summary = predict_run(RunDir(run), inputs, mode, party, output, id, report)  # type: ignore[arg-type]
+        summary = predict_run(
+            RunDir(run),
+            inputs,
+            mode,  # type: ignore[arg-type]
+            party,
+            output,
+            id,
+            report,
+            strict,
+        )
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
     notes = f"{summary.with_notes} with notes"
     if summary.decided_alone:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from xvfl.data.column_stats import ColumnStats
+from xvfl.data.missing_codes import missing_words
 from xvfl.data.parse import DATE_LIKE, candidate_date_formats, parse_date_texts
 from xvfl_serve.encoding.number_text import (
     COMMA,
@@ -17,14 +18,17 @@ from xvfl_serve.encoding.number_text import (
     parse_number,
 )
 
-MIN_WORDS = 20
-"""A column with fewer distinct texts is not judged by most of them."""
+MIN_WORDS, MIN_SURE_WORDS = 10, 3
+"""A column with fewer distinct texts than the first is not judged by most of them but by all, with
+fewer than the second not at all."""
 MIN_SHARE = 0.9
-"""Share of the distinct texts that must be of one kind."""
+"""Share of the distinct texts that must be of one kind; those for missing values do not count."""
 UNIT = re.compile(r"[-+]?\d[\d.,]*\s*([^\W\d_]+(?:/[^\W\d_]+)?)")
 """A number with a unit."""
 CLEAR_UNIT = re.compile(r"[-+]?\d[\d.,]*(?:\s+|(?=[^\W\d_]{2}))([^\W\d_]+(?:/[^\W\d_]+)?)")
 """A number with a unit that is not a letter after the number, as in the house number 12a."""
+ORDINALS = frozenset({"st", "nd", "rd", "th"})
+"""No units: 1st, 2nd."""
 MAX_UNITS, MAX_FORMATS = 3, 3
 """With more units or formats of dates, texts are words."""
 CHECKED_WORDS = 40
@@ -40,7 +44,9 @@ def find_ambiguities(column: ColumnStats, use: str) -> Iterator[str]:
     """Yield what the texts of a column look like, and what to do; `use` is how they are used."""
     if column.has_codes:
         return
-    shown = quote(column.words)
+    codes = missing_words(column.words)
+    words = [each for each in column.words if each not in set(codes)]
+    shown = quote(words)
     if len(column.decimal_marks) > 1:
         marked = [each for each in column.words if POINT in each or COMMA in each]
         yield (
@@ -48,16 +54,34 @@ def find_ambiguities(column: ColumnStats, use: str) -> Iterator[str]:
             f'or with a decimal comma, but {use}; set the kind to "number:." or "number:," in '
             "`kinds`"
         )
-    elif looks_like_duration(column.words):
+    elif words and not codes and looks_like_duration(words):
         yield (
             f"texts such as {shown} are durations or times of day, but {use}; "
             'set the kind to "duration" in `kinds`'
         )
-    elif len(column.words) >= MIN_WORDS:
-        for kind, matches, remedy in _kinds(column.words):
-            if sum(matches(column.words)) >= MIN_SHARE * len(column.words):
+    elif len(words) >= MIN_SURE_WORDS:
+        needed = len(words) * (MIN_SHARE if len(words) >= MIN_WORDS else 1)
+        for kind, matches, remedy in _kinds(words):
+            if sum(matches(words)) >= needed:
                 yield from _describe(column, kind, matches, remedy, use)
                 return
+    if codes:
+        yield describe_codes(column, codes)
+
+
+def describe_codes(column: ColumnStats, codes: list[str], beside: str = "") -> str:
+    """Describe texts that probably stand for a missing value."""
+    share = sum(column.categories.counts[each] for each in codes) / max(column.rows, 1)
+    return say_codes([repr(each) for each in codes], share, beside)
+
+
+def say_codes(shown: list[str], share: float, beside: str = "") -> str:
+    """Say that values are probably missing ones, with their share of the cells."""
+    named = " and ".join(shown[:3])
+    return (
+        f"{named} in {share:.1%} of the cells{beside}: probably missing values; if so, add {named} "
+        "to `na_values` of the table, or else set the kind in `kinds`"
+    )
 
 
 def quote(words: list[str]) -> str:
@@ -70,7 +94,9 @@ def _kinds(words: list[str]) -> Iterator[tuple[str, Matches, str]]:
     yield "numbers", _numbers, NA_REMEDY
     remedy = 'set the kind to "duration" in `kinds`; these cells then count as missing'
     yield "durations or times of day", _durations, remedy
-    units = Counter(match[1] for match in map(UNIT.fullmatch, map(str.strip, words)) if match)
+    pattern = UNIT if len(words) >= 2 * MIN_WORDS else CLEAR_UNIT
+    found = (match[1] for match in map(pattern.fullmatch, map(str.strip, words)) if match)
+    units = Counter(each for each in found if each.casefold() not in ORDINALS)
     different = _different_units(words)
     if len(different) > 1:
         named = " and ".join(map(repr, different))
@@ -78,7 +104,10 @@ def _kinds(words: list[str]) -> Iterator[tuple[str, Matches, str]]:
         yield f"numbers with the units {named}", _with_unit(*different), remedy
     elif units:
         unit = units.most_common(1)[0][0]
-        yield f"numbers with the unit {unit!r}", _with_unit(unit), "remove the unit from all cells"
+        remedy = "remove the unit from all cells"
+        yield f"numbers with the unit {unit!r}", _with_unit(unit), remedy
+        if len(unit) > 1:
+            yield f"numbers, some with the unit {unit!r}", _with_unit(unit, bare=True), remedy
     formats = _different_date_formats(words)
     for each in formats:
         yield "dates", _dates(each), NA_REMEDY
@@ -94,16 +123,22 @@ def _describe(
     counts = column.categories.counts
     texts = list(counts)
     alike = [text for text, match in zip(texts, matches(texts), strict=True) if match]
-    others = sorted(counts.keys() - set(alike))
+    codes = missing_words(counts)
+    others = sorted(counts.keys() - {*alike, *codes})
+    if codes:
+        beside = f", beside {kind} such as {quote(alike)} which {use}"
+        yield describe_codes(column, codes, "" if others else beside)
     if others:
         share = 1 - sum(counts[each] for each in others) / column.texts
         yield (
             f"most texts ({share:.1%} of the cells) are {kind} such as {quote(alike)}, but not "
             f"{quote(others)}, so they {use}; {remedy}"
         )
-    elif kind != "numbers":
+    elif kind != "numbers" and not codes:
+        bare = [each for each in alike if each[-1:].isdigit()]
+        alike = [*bare[:1], *(each for each in alike if each not in bare)] if bare else alike
         yield f"texts such as {quote(alike)} are {kind}, but {use}; {remedy}"
-    elif len(unlike := _written_differently(alike)) > 1:
+    elif not codes and len(unlike := _written_differently(alike)) > 1:
         yield (
             f"texts such as {quote(unlike)} are numbers with different currency or percent signs, "
             f"or with different decimal marks, but {use}; write all cells in the same way, "
@@ -123,12 +158,14 @@ def _durations(texts: list[str]) -> list[bool]:
     return [looks_like_duration([each]) for each in texts]
 
 
-def _with_unit(*units: str) -> Matches:
+def _with_unit(*units: str, bare: bool = False) -> Matches:
+    """Match numbers with one of these units; optionally also those without any."""
     names = set(map(_unit_name, units))
 
     def matches(texts: list[str]) -> list[bool]:
         found = (UNIT.fullmatch(each.strip()) for each in texts)
-        return [each is not None and _unit_name(each[1]) in names for each in found]
+        units = [each is not None and _unit_name(each[1]) in names for each in found]
+        return [a or b for a, b in zip(units, _numbers(texts), strict=True)] if bare else units
 
     return matches
 
@@ -137,6 +174,8 @@ def _different_units(words: list[str]) -> list[str]:
     """List the units of numbers; none if there are many, as in street addresses."""
     found = (CLEAR_UNIT.fullmatch(each.strip()) for each in words)
     by_name = {_unit_name(each[1]): each[1] for each in found if each}
+    if by_name.keys() & ORDINALS:
+        return []
     return sorted(by_name.values()) if len(by_name) <= MAX_UNITS else []
 
 

@@ -3,7 +3,7 @@
 Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from itertools import combinations
@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
+from xvfl.data.code_numbers import add_code_warnings
 from xvfl.data.codecs import Codec, DateCodec, codec_from_dict, codec_to_dict
 from xvfl.data.column_stats import ColumnStats
 from xvfl.data.encoded import Encoded
@@ -27,6 +28,10 @@ from xvfl.primitives.layout import Layout, NumberBins, bins_from_dict
 from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
 from xvfl_serve.encoding.columns import NOTES, Bools
 from xvfl_serve.encoding.dates import ISO
+from xvfl_serve.row_report import absent_columns
+
+MIN_LIKENESS = 0.6
+"""How alike two names of a column must be to suspect that it was renamed."""
 
 
 class TableEncoder:
@@ -134,12 +139,18 @@ class TableEncoder:
         limits: FitLimits | None = None,
     ) -> "TableEncoder":
         """Fit on training rows that arrive in chunks; `limits` bound the memory."""
-        columns, where = collect_stats(chunks, options, party, limits)
-        fitted = {name: column.codec() for name, column in columns.items()}
+        problems: list[str] = []
+        first: list[pd.DataFrame] = []
+        kept = _keep_first(chunks, first)
+        columns, where = collect_stats(kept, options, party, limits, problems)
+        fitted = fit_codecs(columns, problems)
+        if problems:
+            raise InputError(*problems)
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
+        summaries = [summarize(each, fitted[name]) for name, each in columns.items()]
         ambiguities = {
-            name: summarize(each, fitted[name]).warnings for name, each in columns.items()
+            each.name: each.warnings for each in add_code_warnings(first[0], summaries, options)
         }
         for name, texts in ambiguities.items():
             for text in texts:
@@ -155,13 +166,16 @@ class TableEncoder:
         bins = {name: each for name, each in fitted_bins.items() if each is not None}
         return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out, bins)
 
-    def encode(self, frame: pd.DataFrame) -> Encoded:
+    def encode(self, frame: pd.DataFrame, strict: bool = True) -> Encoded:
         """Encode rows.
 
         Parameters
         ----------
         frame : pandas.DataFrame
-            Rows indexed by id, with at least the columns used in training.
+            Rows indexed by id, with the columns used in training; others are ignored.
+        strict : bool, default=True
+            Reject a table without one of these columns; otherwise the column counts as missing,
+            with a note on each row.
 
         Returns
         -------
@@ -173,16 +187,21 @@ class TableEncoder:
         InputError
             A column is absent, or a number is infinite or cannot be parsed.
         """
-        self._check_columns(frame)
+        absent = self.absent(frame.columns)
+        if absent and strict:
+            raise self._absent_error(frame, absent)
         n = len(frame)
         values = np.zeros((n, self.layout.dense), dtype=np.float32)
         codes = np.zeros((n, len(self.layout.hashed)), dtype=np.int64)
         observed = np.zeros((n, self.layout.raw), dtype=bool)
-        notes: NDArray[np.object_] = np.full(n, "", dtype=object)
+        notes: NDArray[np.object_] = np.full(n, absent_columns(absent), dtype=object)
         at = hashed = 0
         for number, codec in enumerate(self.codecs):
             feature = codec.feature
-            cells = mask_missing(frame[feature.name], self.missing)
+            if feature.name in absent:
+                cells = pd.Series(np.nan, index=frame.index, name=feature.name)
+            else:
+                cells = mask_missing(frame[feature.name], self.missing)
             block = codec.encode(cells, self.party, self.missing)
             observed[:, number] = block.observed
             if feature.kind == "hashed":
@@ -247,41 +266,80 @@ class TableEncoder:
         bins = {name: bins_from_dict(each) for name, each in data.get("bins", {}).items()}
         return cls(data["party"], codecs, data["na_values"], data["left_out"], bins)
 
-    def _check_columns(self, frame: pd.DataFrame) -> None:
-        present = [str(name) for name in frame.columns]
-        absent = [name for name in self.columns if name not in set(present)]
-        if absent:
-            near = get_close_matches(absent[0], present, n=1, cutoff=0.0)
-            hint = f" (nearest present: {near[0]!r})" if near else ""
-            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-            named = ", ".join(map(repr, absent[:5])) + more
-            raise InputError(
-                f"{describe_table(frame, self.party)}: expected the columns used in training, but "
-                f"{named} not in the table{hint}; add or rename columns, "
-                "with empty cells where values are missing"
-            )
+    def absent(self, columns: Iterable[Any]) -> list[str]:
+        """List the columns used in training that are not among `columns`."""
+        present = set(map(str, columns))
+        return [name for name in self.columns if name not in present]
+
+    def renamed(self, columns: Iterable[Any]) -> dict[str, str]:
+        """Map absent columns to the column of a similar name that training did not have."""
+        known = {*self.columns, *self.left_out}
+        new = {str(each).casefold(): str(each) for each in columns if str(each) not in known}
+        found = {
+            name: get_close_matches(name.casefold(), new, n=1, cutoff=MIN_LIKENESS)
+            for name in self.absent(columns)
+        }
+        return {name: new[near[0]] for name, near in found.items() if near}
+
+    def _absent_error(self, frame: pd.DataFrame, absent: list[str]) -> InputError:
+        near = get_close_matches(absent[0], map(str, frame.columns), n=1, cutoff=0.0)
+        hint = f" (nearest present: {near[0]!r})" if near else ""
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        named = ", ".join(map(repr, absent[:5])) + more
+        return InputError(
+            f"{describe_table(frame, self.party)}: expected the columns used in training, but "
+            f"{named} not in the table{hint}; add or rename columns, "
+            "with empty cells where values are missing"
+        )
 
 
 def collect_stats(
     chunks: Iterable[pd.DataFrame],
     options: TableOptions,
     party: str,
-    limits: FitLimits | None = None,
+    limits: FitLimits | None,
+    problems: list[str],
 ) -> tuple[dict[str, ColumnStats], str]:
-    """Collect the statistics of each column, and the name of the table for messages."""
+    """Collect the statistics of each column, and the name of the table for messages.
+
+    A column that cannot be read, and wrong options, are added to `problems`.
+    """
     limits, where = limits or FitLimits(), ""
     columns: dict[str, ColumnStats] = {}
     missing = MissingCells.of((*NA_TEXTS, *options.na_values))
     for number, frame in enumerate(chunks):
         if not number:
             where = describe_table(frame, party)
-            _check_options(frame.columns, options, party, where)
+            problems += _wrong_options(frame.columns, options, party, where)
             names = [name for name in frame.columns if name not in options.drop]
             columns = {name: ColumnStats(name, options, party, limits, missing) for name in names}
         keys = sampling_keys(len(frame), number)
-        for name, column in columns.items():
-            column.add(mask_missing(frame[name], missing), keys)
+        for name in list(columns):
+            count = len(problems)
+            with InputError.collected(problems):
+                columns[name].add(mask_missing(frame[name], missing), keys)
+            if len(problems) > count:
+                del columns[name]
     return columns, where
+
+
+def _keep_first(
+    chunks: Iterable[pd.DataFrame], first: list[pd.DataFrame]
+) -> Iterator[pd.DataFrame]:
+    """Yield chunks; add the first one to a list."""
+    for chunk in chunks:
+        if not first:
+            first.append(chunk)
+        yield chunk
+
+
+def fit_codecs(columns: Mapping[str, ColumnStats], problems: list[str]) -> dict[str, Codec | str]:
+    """Infer the kinds of columns; one that is not what its options say is added to `problems`."""
+    fitted: dict[str, Codec | str] = {}
+    for name, column in columns.items():
+        with InputError.collected(problems):
+            fitted[name] = column.codec()
+    return fitted
 
 
 def encoder_from_dict(data: Mapping[str, Any]) -> TableEncoder | ImageEncoder:
@@ -297,19 +355,19 @@ ENCODERS: dict[str, type[TableEncoder | ImageEncoder]] = {
 }
 
 
-def _check_options(
+def _wrong_options(
     columns: Sequence[str] | pd.Index, options: TableOptions, party: str, where: str
-) -> None:
-    """Reject options with unknown columns, or with one column of two kinds."""
+) -> Iterator[str]:
+    """Yield what is wrong with options: unknown columns, one column of two kinds."""
     kinds = options.kinds or {}
     for name in (*options.categorical, *options.numeric, *options.drop, *kinds):
         if name not in columns:
-            raise InputError(f"{where}: {unknown('column', name, columns)}")
+            yield f"{where}: {unknown('column', name, columns)}"
     given = {"categorical": options.categorical, "numeric": options.numeric, "kinds": kinds}
     for (first, names), (second, others) in combinations(given.items(), 2):
         both = sorted(set(names) & set(others))
         if both:
-            raise InputError(
+            yield (
                 f"party {party!r}: column {both[0]!r} is named both in `{first}` and in "
                 f"`{second}`; keep one of the two"
             )

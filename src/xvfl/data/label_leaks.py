@@ -1,23 +1,24 @@
 """Find columns that repeat the label; they are rarely known at prediction."""
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 MAX_ROWS = 32_768
 """Rows that are checked."""
 MIN_ROWS_OF_NUMBERS = 100
 """In fewer rows, a number may separate two classes by chance."""
-MIN_ROWS, MIN_ROWS_PER_VALUE, MIN_ROWS_PER_CLASS = 50, 10, 5
-MAX_VALUES = 64
-MIN_ACCURACY = 0.995
-"""Share of the rows whose class a column predicts if it repeats the label."""
-MAX_ERROR_RATIO = 0.1
+MIN_ROWS, MIN_ROWS_PER_CLASS = 50, 5
+MAX_VALUES = 1000
+MIN_ACCURACY = 0.985
+"""Share of held-out rows whose class a column predicts if it repeats the label."""
+MAX_ERROR_RATIO = 0.2
 """Most errors of such a column, as a share of the errors of always predicting one class."""
 REMEDY = 'the label; ignore it unless it is known at prediction (kind "identifier" in `kinds`)'
 
@@ -39,8 +40,8 @@ def _value_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     codes, values = pd.factorize(cells)
     if not 1 <= len(values) <= MAX_VALUES:
         return ""
-    observed = codes >= 0
-    accuracy = max(_accuracy(codes[observed], classes[observed]), _accuracy(observed, classes))
+    seen = codes >= 0
+    accuracy = max(_accuracy(codes[seen], classes[seen]), _accuracy(seen.astype(int), classes))
     verb = "repeats" if len(values) <= len(np.unique(classes)) else "determines"
     shown = " and ".join(repr(str(each)) for each in values[:2])
     if accuracy == 1:
@@ -52,7 +53,7 @@ def _value_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
         return ""
     return (
         f"its values, such as {shown}, or its gaps predict the class of {_floor(accuracy)} of the "
-        f"{len(cells):,} rows checked, so it almost {verb} {REMEDY}"
+        f"{len(cells):,} rows checked, each held out, so it almost {verb} {REMEDY}"
     )
 
 
@@ -65,19 +66,39 @@ def _number_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     numbers, classes = numbers[observed], classes[observed]
     if len(numbers) < MIN_ROWS_OF_NUMBERS or len(np.unique(classes)) != 2:
         return ""
-    order = np.argsort(numbers)
-    is_second = classes[order] == classes.max()
-    ends = np.flatnonzero(np.diff(numbers[order], append=np.inf) > 0)
-    # Errors if the rows up to each threshold are of the first class and the others of the second.
-    wrong = (2 * np.cumsum(is_second) - np.arange(1, len(order) + 1))[ends] + (~is_second).sum()
-    best = ends[np.argmax(np.abs(wrong - len(order) / 2))]
-    accuracy = _accuracy(np.arange(len(order)) <= best, is_second)
+    is_second = classes == classes.max()
+    errors = sum(
+        int((_split(numbers[train], is_second[train])(numbers[test]) != is_second[test]).sum())
+        for train, test in _folds(len(numbers))
+    )
+    accuracy = _judge(errors, is_second.astype(np.int64))
     if not accuracy:
         return ""
+    cut = _best_threshold(numbers, is_second)[0]
     return (
-        f"a threshold of {numbers[order[best]]:g} separates the two classes in {_floor(accuracy)} "
-        f"of {len(order):,} rows, so it {'' if accuracy == 1 else 'almost '}determines {REMEDY}"
+        f"a threshold of {cut:g} separates the two classes in {_floor(accuracy)} of "
+        f"{len(numbers):,} rows, each held out, so it {'' if accuracy == 1 else 'almost '}"
+        f"determines {REMEDY}"
     )
+
+
+def _split(numbers: Floats, is_second: Bools) -> Callable[[Floats], Bools]:
+    """Fit the best threshold; return the function that predicts the class by it."""
+    cut, above = _best_threshold(numbers, is_second)
+    return lambda values: (values > cut) == above
+
+
+def _best_threshold(numbers: Floats, is_second: Bools) -> tuple[float, bool]:
+    """Return the threshold, and whether the numbers above it are of the second class."""
+    order = np.argsort(numbers)
+    second = is_second[order]
+    ends = np.flatnonzero(np.diff(numbers[order], append=np.inf) > 0)
+    # Errors if the rows up to each threshold are of the first class and the others of the second.
+    wrong = (2 * np.cumsum(second) - np.arange(1, len(order) + 1))[ends] + (~second).sum()
+    best = int(np.argmax(np.abs(wrong - len(order) / 2)))
+    below = ends[best]
+    cut = numbers[order[[below, min(below + 1, len(order) - 1)]]].mean()
+    return float(cut), bool(wrong[best] <= len(order) / 2)
 
 
 def _floor(share: float) -> str:
@@ -85,15 +106,30 @@ def _floor(share: float) -> str:
     return f"{math.floor(1e4 * share) / 1e4:.2%}"
 
 
-def _accuracy(codes: NDArray[Any], classes: NDArray[Any]) -> float:
-    """Return the share of rows in the most frequent class of their code; 0 if it is no leak."""
-    codes = np.unique(codes, return_inverse=True)[1]
-    classes = np.unique(classes, return_inverse=True)[1]
-    if len(codes) < max(MIN_ROWS, MIN_ROWS_PER_VALUE * (codes.max() + 1)):
+def _accuracy(codes: NDArray[np.int64], classes: NDArray[np.int64]) -> float:
+    """Return the share of held-out rows in the most frequent class of their code; 0 if no leak."""
+    if len(codes) < MIN_ROWS:
         return 0.0
-    counts = np.zeros((codes.max() + 1, classes.max() + 1), dtype=np.int64)
-    np.add.at(counts, (codes, classes), 1)
-    errors = len(codes) - counts.max(1).sum()
-    minority = len(codes) - counts.sum(0).max()
-    limit = min((1 - MIN_ACCURACY) * len(codes), MAX_ERROR_RATIO * minority)
-    return 1 - errors / len(codes) if minority >= MIN_ROWS_PER_CLASS and errors <= limit else 0.0
+    classes = np.unique(classes, return_inverse=True)[1]
+    shape = codes.max() + 1, classes.max() + 1
+    errors = 0
+    for train, test in _folds(len(codes)):
+        counts = np.zeros(shape, dtype=np.int64)
+        np.add.at(counts, (codes[train], classes[train]), 1)
+        predicted = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
+        errors += int((predicted[codes[test]] != classes[test]).sum())
+    return _judge(errors, classes)
+
+
+def _judge(errors: int, classes: NDArray[np.int64]) -> float:
+    """Return the accuracy with so many errors; 0 if it is that of a feature."""
+    minority = len(classes) - np.bincount(classes).max()
+    limit = min((1 - MIN_ACCURACY) * len(classes), MAX_ERROR_RATIO * minority)
+    leaks = minority >= MIN_ROWS_PER_CLASS and errors <= limit
+    return 1 - errors / len(classes) if leaks else 0.0
+
+
+def _folds(rows: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Split rows at random in two halves, each held out once: (train, test)."""
+    halves = np.array_split(np.random.default_rng(0).permutation(rows), 2)
+    return [(halves[0], halves[1]), (halves[1], halves[0])]

@@ -5,12 +5,12 @@ Everything comes from the statistics with which the encoder is fitted.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from xvfl.data.ambiguous_text import find_ambiguities, quote
+from xvfl.data.ambiguous_text import find_ambiguities, quote, say_codes
 from xvfl.data.codecs import (
     CategoryCodec,
     Codec,
@@ -20,6 +20,7 @@ from xvfl.data.codecs import (
     NumberCodec,
 )
 from xvfl.data.column_stats import ColumnStats
+from xvfl.data.missing_codes import missing_numbers
 from xvfl.data.parse import parse_date_texts
 from xvfl.data.value_stats import NumericStats
 from xvfl_serve.encoding.dates import ISO
@@ -30,6 +31,7 @@ CODE_NAMES = re.compile(
     r"(^|[^a-z])(zip|zip_?code|postal|post_?code|plz|phone|ssn|sku|code|id)($|[^a-z])"
 )
 """Names of columns whose integers are codes, in lower case, with words separated by _."""
+SET_CATEGORY = '; set its kind to "category", or to "identifier" to ignore it in `kinds`'
 COMPACT_DATE = "%Y%m%d"
 EARLIEST_DAY, LATEST_DAY = 19_000_101, 21_001_231
 MIN_ROWS = 50
@@ -59,6 +61,10 @@ class ColumnSummary:
     """At most two values."""
     warnings: tuple[str, ...]
     """What may be wrong, and what to do."""
+
+    def warned(self, text: str | None) -> "ColumnSummary":
+        """Return it with another warning, if there is any."""
+        return self if text is None else replace(self, warnings=(*self.warnings, text))
 
 
 def summarize(column: ColumnStats, codec: Codec | str) -> ColumnSummary:
@@ -102,6 +108,8 @@ def _examples(column: ColumnStats) -> Iterator[str]:
 
 def _warnings(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
     """Find what may be wrong with the kind of a column."""
+    if isinstance(codec, NumberCodec):
+        yield from _missing_code_warnings(column, codec)
     plain = isinstance(codec, NumberCodec) and not codec.decimal
     if plain and column.numbers is not None and column.numbers.integral:
         yield from _code_warnings(column, column.numbers)
@@ -113,10 +121,19 @@ def _warnings(column: ColumnStats, codec: Codec | str) -> Iterator[str]:
         yield from _date_warnings(column, codec.format)
 
 
+def _missing_code_warnings(column: ColumnStats, codec: NumberCodec) -> Iterator[str]:
+    numbers = column.text_numbers[codec.decimal] if codec.decimal else column.numbers
+    if numbers is None or numbers.count < MIN_ROWS:
+        return
+    found = dict(missing_numbers(numbers.sample()))
+    if found:
+        share = sum(found.values()) * numbers.count / column.rows
+        yield say_codes([f"{each:.10g}" for each in found], share)
+
+
 def _code_warnings(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
     values = numbers.sample()
     shown = quote([f"{each:.0f}" for each in values[:2]])
-    remedy = '; set its kind to "category", or to "identifier" to ignore it in `kinds`'
     distinct = np.unique(values)
     if len(distinct) < MIN_CODES or numbers.count < MIN_ROWS:
         return
@@ -129,11 +146,12 @@ def _code_warnings(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
             f'"date:{COMPACT_DATE}" in `kinds`'
         )
     elif CODE_NAMES.search(name):
-        yield f"integers such as {shown} are read as a number, but the name says codes{remedy}"
+        text = f"integers such as {shown} are read as a number, but the name says codes"
+        yield text + SET_CATEGORY
     elif spread >= HASH_RANGE and off_center < MAX_OFF_CENTER * spread:
-        yield f"integers such as {shown} look like hashes, but are read as a number{remedy}"
+        yield f"integers such as {shown} look like hashes, but are read as a number{SET_CATEGORY}"
     elif len(distinct) == len(values) and numbers.count >= MIN_DENSITY * (spread + 1):
-        yield f"integers such as {shown} all differ, as row numbers or ids do{remedy}"
+        yield f"integers such as {shown} all differ, as row numbers or ids do{SET_CATEGORY}"
 
 
 def _are_days(integers: Floats) -> bool:

@@ -52,14 +52,21 @@ def take_ids(source: Source, ids: Sequence[str]) -> Source:
     return take_rows(source, rows[rows >= 0])
 
 
-def encode(encoder: Encoder, source: Source) -> Encoded:
-    """Encode a party's rows with its own encoder."""
+def no_rows(encoder: Encoder) -> Source:
+    """Return a table without rows and columns, or no images, as a party that gives nothing has."""
+    if isinstance(encoder, ImageEncoder):
+        return Images(np.zeros((0, *encoder.own_shape)), [])
+    return pd.DataFrame(index=pd.Index([], dtype="str"))
+
+
+def encode(encoder: Encoder, source: Source, strict: bool = True) -> Encoded:
+    """Encode a party's rows with its own encoder; see `TableEncoder.encode`."""
     if isinstance(source, Images) != isinstance(encoder, ImageEncoder):
         raise InputError("expected the kind of data used in training: a table or images")
     if isinstance(encoder, ImageEncoder):
         images = cast(Images, source)
         return encoder.encode(images.pixels, images.ids, images.observed)
-    return encoder.encode(cast(pd.DataFrame, source))
+    return encoder.encode(cast(pd.DataFrame, source), strict)
 
 
 def fit_encoder(

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 FEW_VALUES = 2
 """A label with no more distinct values than this may be a class."""
-MIN_LEAK_ROWS, LEAK_CORRELATION = 50, 0.999
+MIN_LEAK_ROWS, LEAK_CORRELATION, LEAK_EQUAL = 50, 0.999, 0.98
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,10 @@ def find_target_leaks(frame: pd.DataFrame, targets: Floats) -> Iterator[tuple[st
         if len(x) < MIN_LEAK_ROWS or not x.std() > 0 or not y.std() > 0:
             continue
         correlation = abs(float(np.corrcoef(x, y)[0, 1]))
-        if correlation >= LEAK_CORRELATION:
+        equal = float((x == y).mean())
+        if correlation < LEAK_CORRELATION and equal >= LEAK_EQUAL and len(np.unique(y)) > 2:
+            yield str(name), f"it equals the label in {equal:.1%} of {len(x):,} rows; {REMEDY}"
+        elif correlation >= LEAK_CORRELATION:
             yield (
                 str(name),
                 f"its correlation with the label is {correlation:.5f} in {len(x):,} rows, so it "

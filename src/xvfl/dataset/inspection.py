@@ -1,15 +1,17 @@
 """Describe tables before training: how each column is read, and how the tables overlap."""
 
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from xvfl.config import TableOptions, TaskKind, build
-from xvfl.data.encoder import collect_stats
+from xvfl.data.code_numbers import add_code_warnings
+from xvfl.data.encoder import collect_stats, fit_codecs
 from xvfl.data.frames import TableSource, read_table, read_without_ids
 from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
 from xvfl.data.labels import find_labels, warn_many_classes
@@ -37,6 +39,8 @@ class Inspection:
     """Rows of each table, and shared ones; empty without ids, or with one table."""
     warnings: list[str] = field(default_factory=list)
     """About ids and labels."""
+    errors: list[str] = field(default_factory=list)
+    """What keeps the tables from being used."""
 
     def frame(self) -> pd.DataFrame:
         """Return one row for each column."""
@@ -45,7 +49,8 @@ class Inspection:
             for name, columns in self.columns.items()
             for each in columns
         ]
-        frame = pd.DataFrame(rows).rename(columns={"name": "column"})
+        names = ["party", *ColumnSummary.__dataclass_fields__]
+        frame = pd.DataFrame(rows, columns=names).rename(columns={"name": "column"})
         return frame.set_index(["party", "column"]).drop(columns="examples")
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,7 +61,37 @@ class Inspection:
             "columns": columns,
             "overlap": self.overlap,
             "warnings": self.warnings,
+            "errors": self.errors,
+            "problems": [vars(each) for each in self.problems()],
         }
+
+    def problems(self) -> list["Problem"]:
+        """List all problems of all tables, errors first."""
+        return [
+            *(Problem("error", "", "", text) for text in self.errors),
+            *(
+                Problem("warning", name, each.name, text)
+                for name, own in self.columns.items()
+                for each in own
+                for text in each.warnings
+            ),
+            *(Problem("warning", "", "", text) for text in self.warnings),
+        ]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is, or may be, wrong with a table, and what to do."""
+
+    level: Literal["error", "warning"]
+    table: str
+    """Empty for problems of several tables, and where the text names the table."""
+    column: str
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.table}, column {self.column!r}: " if self.table else ""
+        return f"{where}{self.text}"
 
 
 def describe(
@@ -93,7 +128,7 @@ def describe(
     Raises
     ------
     InputError
-        If a table cannot be read.
+        If a table cannot be used; the message lists all problems of all tables.
 
     Warns
     -----
@@ -115,6 +150,8 @@ def describe(
     }
     ids = {n: id_column.get(n) if isinstance(id_column, Mapping) else id_column for n in given}
     inspection = inspect_tables(given, ids, label, options, task)
+    if inspection.errors:
+        raise InputError(*inspection.errors)
     for text in inspection.warnings:
         warn(text)
     return inspection.frame()
@@ -127,10 +164,12 @@ def inspect_tables(
     options: Mapping[str, TableOptions] | None = None,
     task: TaskKind = "classification",
     labels: pd.Series | None = None,
+    judge_labels: bool = True,
 ) -> Inspection:
     """Describe tables; Parquet files with an id column are read in chunks.
 
-    The label is a column of a table, or `labels` by id.
+    The label is a column of a table, or `labels` by id. Unless `judge_labels`, it is only no
+    feature.
     """
     found = Inspection()
     read: dict[str, _Table] = {}
@@ -138,31 +177,79 @@ def inspect_tables(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
         for name, source in tables.items():
-            table = read[name] = _Table(_chunks(source, id_columns[name], name), label)
-            own = (options or {}).get(name, TableOptions())
-            columns, _ = collect_stats(table, own, name, STREAMING_LIMITS)
-            found.columns[name] = [summarize(each, each.codec()) for each in columns.values()]
-            index = table.ids()
-            found.rows[name] = len(index)
-            if id_columns[name] is not None or isinstance(source, pd.DataFrame):
-                ids[name] = index
-        known = _labels_by_table(read, ids, label, labels, task)
+            table = _inspect_table(found, name, source, id_columns[name], label, options or {})
+            if table is None:
+                continue
+            read[name] = table
+            if table.has_ids and (id_columns[name] is not None or isinstance(source, pd.DataFrame)):
+                ids[name] = table.ids()
+        known: dict[str, pd.Series] = {}
+        if judge_labels and (len(read) == len(tables) or labels is not None):
+            with InputError.collected(found.errors):
+                known = _labels_by_table(read, ids, label, labels, task)
         for name, own_labels in known.items():
             leaks = _find_leaks(read[name].first, own_labels, task)
             found.columns[name] = [
-                _with_warning(each, leaks.get(each.name)) for each in found.columns[name]
+                each.warned(leaks.get(each.name)) for each in found.columns[name]
             ]
         if len(ids) > 1:
             found.overlap = check_ids(ids)
-    found.warnings = [str(each.message) for each in caught]
+    found.warnings = list(dict.fromkeys(str(each.message) for each in caught))
+    found.errors = list(dict.fromkeys(found.errors))
     return found
+
+
+def every_problem(
+    error: InputError,
+    tables: Mapping[str, Any],
+    id_columns: Mapping[str, str | None],
+    options: Mapping[str, TableOptions],
+    label: str | None = None,
+) -> InputError:
+    """Add to an error what else keeps these tables from being used."""
+    try:
+        found = inspect_tables(tables, id_columns, label, options, judge_labels=False)
+    except Exception:
+        # Whatever else is wrong with the input, its first error is the one to show.
+        return error
+    known = {_without_folder(each) for each in error.problems}
+    more = [each for each in found.errors if _without_folder(each) not in known]
+    return InputError(*error.problems, *more) if more else error
+
+
+def _without_folder(text: str) -> str:
+    """Remove the folder of a file: some paths are relative to that of the configuration."""
+    return re.sub(r"(?<=, file )[^,]*[/\\\\]", "", text)
+
+
+def _inspect_table(
+    found: Inspection,
+    name: str,
+    source: Any,
+    id_column: str | None,
+    label: str | None,
+    options: Mapping[str, TableOptions],
+) -> "_Table | None":
+    """Describe a table, or its columns alone if its ids cannot be used; None if unreadable."""
+    own = options.get(name, TableOptions())
+    # A table that cannot be read at all is named once.
+    for has_ids, unreadable in ((True, found.errors), (False, list[str]())):
+        with InputError.collected(unreadable):
+            table = _Table(_chunks(source, id_column, name, has_ids), label, has_ids)
+            columns, _ = collect_stats(table, own, name, STREAMING_LIMITS, found.errors)
+            codecs = fit_codecs(columns, found.errors)
+            summaries = [summarize(columns[each], codecs[each]) for each in codecs]
+            found.columns[name] = add_code_warnings(table.first, summaries, own)
+            found.rows[name] = len(table.ids())
+            return table
+    return None
 
 
 class _Table:
     """The chunks of a table without its label column; keeps ids, labels and the first rows."""
 
-    def __init__(self, chunks: Iterator[pd.DataFrame], label: str | None) -> None:
-        self._chunks, self._label = chunks, label
+    def __init__(self, chunks: Iterator[pd.DataFrame], label: str | None, has_ids: bool) -> None:
+        self._chunks, self._label, self.has_ids = chunks, label, has_ids
         self._ids: list[pd.Index] = []
         self.first = pd.DataFrame()
         self.labels: list[pd.Series] = []
@@ -220,14 +307,18 @@ def _find_leaks(rows: pd.DataFrame, labels: pd.Series, task: TaskKind) -> dict[s
     return dict(find_label_leaks(rows, labels.reindex(rows.index, fill_value=-1).to_numpy()))
 
 
-def _chunks(source: Any, id_column: str | None, name: str) -> Iterator[pd.DataFrame]:
-    if is_parquet(source) and id_column is not None:
-        yield from open_parquet(Path(source), id_column, f"table {name!r}")
+def _chunks(source: Any, id_column: str | None, name: str, has_ids: bool) -> Iterator[pd.DataFrame]:
+    if not has_ids:
+        frame = (
+            source
+            if isinstance(source, pd.DataFrame)
+            else read_without_ids(source, f"table {name!r}")
+        )
+        frame = frame.reset_index(drop=True).rename(columns=str)
+        yield frame.drop(columns=id_column or [], errors="ignore")
+    elif is_parquet(source) and id_column is not None:
+        yield from open_parquet(Path(source), id_column, f"party {name!r}")
     elif id_column is None and not isinstance(source, pd.DataFrame):
         yield read_without_ids(source, f"table {name!r}")
     else:
         yield read_table(source, id_column=id_column, party=name)
-
-
-def _with_warning(summary: ColumnSummary, text: str | None) -> ColumnSummary:
-    return summary if text is None else replace(summary, warnings=(*summary.warnings, text))

@@ -162,21 +162,36 @@ def prepare(
     warn_near_misses(match.overlap, match.labeled, match.unmatched)
     _check_match(match, tables, labels)
     placement, task = _split(backend, values, match, plan.splits)
-    encoders, thresholds, missing = {}, {}, {}
+    thresholds, missing = {}, {}
+    encoders = dict(plan.encoders or _fit_encoders(tables, placement, plan.options, limits))
     for name, table in tables.items():
-        training = _training_chunks(table, placement, name)
-        if plan.encoders is None:
-            encoder = fit_encoder(training, plan.options.get(name, TableOptions()), name, limits)
-        else:
-            encoder = plan.encoders[name]
+        encoder = encoders[name]
         _warn_label_leaks(table, placement, name, encoder, values)
         store = backend.storage(name, encoder.layout)
         rows, observed = _encode_table(table, placement, name, encoder, store)
-        encoders[name] = encoder
         thresholds[name] = plan.full_threshold or full_threshold_from_counts(rows)
         missing[name] = median_missing_share(observed, int(rows.sum()))
     metadata = Metadata(task, encoders, thresholds, missing, plan.class_weight, match.overlap)
     return backend.dataset(metadata)
+
+
+def _fit_encoders(
+    tables: Mapping[str, Iterable[Source]],
+    placement: Placement,
+    options: Mapping[str, TableOptions],
+    limits: FitLimits | None,
+) -> dict[str, Encoder]:
+    """Fit the encoder of each party on its training rows; the problems of all tables are one."""
+    encoders: dict[str, Encoder] = {}
+    problems: list[str] = []
+    for name, table in tables.items():
+        training = _training_chunks(table, placement, name)
+        with InputError.collected(problems):
+            own = options.get(name, TableOptions())
+            encoders[name] = fit_encoder(training, own, name, limits)
+    if problems:
+        raise InputError(*problems)
+    return encoders
 
 
 def _find_values(labels: Iterable[pd.Series], where: str, plan: PreparationPlan) -> Values:

@@ -33,9 +33,11 @@ from xvfl.dataset.splits import Splits
 from xvfl.errors import InputError, RunError, warn
 from xvfl.estimator.estimator_inputs import (
     Tables,
+    every_problem_of,
     ids_as_text,
     labels_by_id,
     original_ids,
+    read_given_tables,
     read_tables,
     read_tables_and_labels,
     table_options,
@@ -49,6 +51,7 @@ from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
 from xvfl.model.fit_report import REPORT, read_report
 from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset, uses_unlabeled
+from xvfl.model.given_tables import predict_given
 from xvfl.model.model import Model
 from xvfl.model.prediction import used_tables
 from xvfl.model.progress import progress_bar, show_overlap, show_report, work_bar
@@ -98,7 +101,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         InputError
-            If a table, its ids or the labels cannot be used.
+            If tables, ids or labels cannot be used; the message lists the problems of all tables.
         ConfigError
             If a parameter is invalid.
         RunError
@@ -115,10 +118,13 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         check_threshold(threshold)
         previous: Model | None = getattr(self, "model_", None) if self.warm_start else None
         unlabeled = self.use_unlabeled and uses_unlabeled(loss, privacy)
-        sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
         options = {
             name: table_options(name, each) for name, each in (self.table_options or {}).items()
         }
+        try:
+            sources, labels = self._sources_and_labels(X, y, allow_missing=unlabeled)
+        except InputError as error:
+            raise every_problem_of(error, X, y, self.id_column, options) from error
         if previous is not None:
             sources = tables_of_previous_fit(sources, previous, options)
         splits = Splits(0.0, self.validation_fraction, train.random_state)
@@ -131,7 +137,10 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             None if previous is None else previous.encoders,
             self._task,
         )
-        dataset = prepare_in_memory(sources, labels, preparation)
+        try:
+            dataset = prepare_in_memory(sources, labels, preparation)
+        except InputError as error:
+            raise every_problem_of(error, X, y, self.id_column, options) from error
         if previous is not None and dataset.classes != previous.classes:
             raise InputError(
                 f"warm_start: expected the classes of the previous fit, {previous.classes}, got "
@@ -167,13 +176,14 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
+        strict: bool = False,
     ) -> Any:
         """Predict the class, or the number, of each row.
 
         Parameters
         ----------
         X : dict of DataFrame, str, Path or Images
-            The tables of some or all parties, by party name.
+            The tables of some or all parties, by party name; None: a party that gives nothing.
         mode : str, default=None
             Prediction mode: `"local"`, `"assisted"`, `"collaborative"` or `"peers"`. By default
             `"collaborative"` if `X` has the tables of all parties and `party` is None, else
@@ -182,6 +192,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             The predicting party, in all modes but `"collaborative"`. Optional if `X` has one table.
         ids : sequence, default=None
             Ids of the rows to predict. By default the rows of `party`, or of all tables in `X`.
+        strict : bool, default=False
+            Refuse a table without rows, or without a column used in training. By default they count
+            as missing, with a note.
 
         Returns
         -------
@@ -196,7 +209,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        prediction = self.predict_table(X, mode, party, ids)["prediction"]
+        prediction = self.predict_table(X, mode, party, ids, strict)["prediction"]
         return prediction.to_numpy() if is_party_frame(X) else prediction
 
     def predict_table(
@@ -205,19 +218,22 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
+        strict: bool = False,
     ) -> pd.DataFrame:
         """Predict each row, and report how the prediction was obtained.
 
         Parameters
         ----------
         X : dict of DataFrame, str, Path or Images
-            The tables of some or all parties, by party name.
+            The tables of some or all parties, by party name; None: a party that gives nothing.
         mode : str, default=None
             Prediction mode; see `predict`.
         party : str, default=None
             The predicting party; see `predict`.
         ids : sequence, default=None
             Ids of the rows to predict; see `predict`.
+        strict : bool, default=False
+            Refuse absent columns and parties; see `predict`.
 
         Returns
         -------
@@ -226,7 +242,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             classifier; `mode`, the mode used (`prior` for a row without observed features or with
             an unknown id); `parties`, the contributing parties joined by `+`; `completed`, the
             share of features that were completed; and `notes` on unusual values, such as an
-            unknown category.
+            unknown category, and on columns and parties that are not given.
 
         Raises
         ------
@@ -240,14 +256,14 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         DataWarning
             If rows have no observed feature or an unknown id; their prediction is the class prior,
             or the mean label. If ids of two tables differ only in spelling, or hardly any id
-            occurs in both.
+            occurs in both. If an absent column seems to be renamed.
         """
         check_is_fitted(self, "model_")
         if ids is None and isinstance(X, pd.DataFrame):
             ids = list(X.index)
-        sources, rows = self._read(X), ids_as_text(ids)
+        sources, rows = read_given_tables(X, self.id_column, self.model_), ids_as_text(ids)
         check_tables(self._used(sources, mode, party))
-        table = self.model_.predict(sources, mode, party, rows).frame()
+        table = predict_given(self.model_, sources, mode, party, rows, strict).frame()
         summary = PredictionSummary(self.model_.task.prior_name)
         summary.add(table)
         summary.warn()

@@ -365,6 +365,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
+        strict: bool = False,
     ) -> Any:
         """Predict calibrated class probabilities of each row.
 
@@ -378,6 +379,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
             The predicting party; see `predict`.
         ids : sequence, default=None
             Ids of the rows to predict; see `predict`.
+        strict : bool, default=False
+            Refuse absent columns and parties; see `predict`.
 
         Returns
         -------
@@ -392,7 +395,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        table, classes = self.predict_table(X, mode, party, ids), self.model_.classes
+        table, classes = self.predict_table(X, mode, party, ids, strict), self.model_.classes
         proba = table[[f"proba_{each}" for each in classes]].set_axis(classes, axis=1)
         return proba.to_numpy() if is_party_frame(X) else proba
 
@@ -402,6 +405,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
+        strict: bool = False,
     ) -> Any:
         """Predict the logarithms of the class probabilities of each row.
 
@@ -415,6 +419,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
             The predicting party; see `predict`.
         ids : sequence, default=None
             Ids of the rows to predict; see `predict`.
+        strict : bool, default=False
+            Refuse absent columns and parties; see `predict`.
 
         Returns
         -------
@@ -428,7 +434,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        return np.log(self.predict_proba(X, mode, party, ids))
+        return np.log(self.predict_proba(X, mode, party, ids, strict))
 
     def decision_function(
         self,

@@ -14,7 +14,8 @@ from xvfl.data.ids import id_texts
 from xvfl.data.images import Images
 from xvfl.data.labels import labels_of_party, read_labels
 from xvfl.data.party_frame import is_party_frame, labels_of_frame, split_frame
-from xvfl.data.sources import Source, source_ids
+from xvfl.data.sources import Source, no_rows, source_ids
+from xvfl.dataset.inspection import every_problem
 from xvfl.errors import InputError, warn
 from xvfl.model.model import Model
 
@@ -35,12 +36,48 @@ def read_tables(X: Tables, id_column: IdColumn, min_rows: int = 0) -> dict[str, 
         }
     if not isinstance(X, Mapping):
         raise _no_tables(X)
-    return {
-        name: table
-        if isinstance(table, Images)
-        else read_table(table, id_column=_of_party(id_column, name), party=name, min_rows=min_rows)
-        for name, table in X.items()
-    }
+    read: dict[str, Source] = {}
+    problems: list[str] = []
+    for name, table in X.items():
+        with InputError.collected(problems):
+            column = _of_party(id_column, name)
+            read[name] = (
+                table
+                if isinstance(table, Images)
+                else read_table(table, id_column=column, party=name, min_rows=min_rows)
+            )
+    if problems:
+        raise InputError(*problems)
+    return read
+
+
+def every_problem_of(
+    error: InputError, X: Tables, y: Any, id_column: IdColumn, options: Mapping[str, TableOptions]
+) -> InputError:
+    """Add to an error of `fit` what else is wrong with the tables."""
+    if not isinstance(X, Mapping):
+        return error
+    tables = {name: each for name, each in X.items() if not isinstance(each, Images)}
+    columns = {name: _of_party(id_column, name) for name in tables}
+    label = y[1] if isinstance(y, tuple) and len(y) == 2 else None
+    return every_problem(error, tables, columns, options, label)
+
+
+def read_given_tables(X: Tables, id_column: IdColumn, model: Model) -> dict[str, Source]:
+    """Read the tables to predict; None is the table of a party that gives nothing."""
+    if not isinstance(X, Mapping):
+        return read_tables(X, id_column)
+    model.check_parties(X)
+    given = {name: each for name, each in X.items() if not _is_empty(each)}
+    if not given:
+        raise InputError(f"expected at least one party's table, got nothing of {', '.join(X)}")
+    read = read_tables(given, id_column)
+    return {name: read.get(name, no_rows(model.encoders[name])) for name in X}
+
+
+def _is_empty(table: Table) -> bool:
+    """Tell whether a table is None, or a frame without rows and columns."""
+    return table is None or (isinstance(table, pd.DataFrame) and not table.size and not len(table))
 
 
 def _no_tables(X: Any) -> InputError:

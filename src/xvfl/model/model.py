@@ -157,12 +157,18 @@ class Model:
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[str] | None = None,
+        strict: bool = True,
+        without_rows: Collection[str] = (),
     ) -> Prediction:
-        """Predict the rows of the given tables, or the rows with the given ids."""
+        """Predict the rows of the given tables, or the rows with the given ids.
+
+        Unless `strict`, absent columns count as missing; rows have a note on them, and on the
+        parties `without_rows`.
+        """
         request = self.resolve_request(sources, mode, party)
         sources = used_tables(request, sources)
         given = [name for name in self.encoders if name in sources]
-        encoded = {name: encode(self.encoders[name], sources[name]) for name in given}
+        encoded = {name: encode(self.encoders[name], sources[name], strict) for name in given}
         chosen = list(ids) if ids is not None else row_ids(sources, given, request.party)
         rows, federation = self.rows_of(encoded, chosen)
         if request.party is not None:
@@ -174,7 +180,9 @@ class Model:
             method = self.method.select_parties([list(self.encoders).index(name) for name in given])
             out = logits(method, federation, rows, request.mode, request.index)
         values = self.task.values(out.double() / self.temperature(request, rows))
-        return build_prediction(request, rows, encoded, chosen, values, self.info(request))
+        nothing = [name for name in given if name in without_rows]
+        info = self.info(request)
+        return build_prediction(request, rows, encoded, chosen, values, info, nothing)
 
     def resolve_request(
         self, parties: Collection[str], mode: Mode | None, party: str | None

@@ -1,10 +1,15 @@
-"""The style of self-contained HTML pages, on screens of any width and on paper."""
+"""The style of self-contained HTML pages: screens of any width, light or dark, and paper."""
 
 STYLE = """
-:root{--line:#d9dee3;--soft:#f4f6f8;--ink:#1d2733;--dim:#5b6875}
+:root{--line:#d9dee3;--soft:#f4f6f8;--ink:#1d2733;--dim:#5b6875;--page:#fff;--edge:#8ba0b5;
+--good:#155c36;--on-good:#e7f4ec;--bad:#8c1d18;--on-bad:#fdeaea;--same:#3c4a58;--on-same:#eef1f4;
+color-scheme:light dark}
+@media screen and (prefers-color-scheme:dark){:root{--line:#37424d;--soft:#1d252c;--ink:#e3e9ee;
+--dim:#9dabb8;--page:#12181d;--edge:#5c7186;--good:#8fdcb0;--on-good:#173526;--bad:#ffb4ad;
+--on-bad:#4a1f1c;--same:#c3ced8;--on-same:#2a343d} .plot img{background:#fff}}
 *{box-sizing:border-box}
 body{font:16px/1.55 system-ui,sans-serif;max-width:1080px;margin:0 auto;padding:2rem 1.25rem;
-color:var(--ink);background:#fff}
+color:var(--ink);background:var(--page)}
 h1{font-size:1.7rem;line-height:1.25;margin:0 0 .5rem}
 h2{font-size:1.2rem;margin:2.4rem 0 .4rem}
 p{margin:.4rem 0 .8rem;max-width:46rem} .dim{color:var(--dim)}
@@ -14,9 +19,10 @@ td,th{padding:.5rem .6rem;vertical-align:top} td{border-bottom:1px solid var(--l
 td.n,th.n{text-align:right;white-space:nowrap} td b{font-weight:600}
 td small{display:block;color:var(--dim)}
 .tag{display:inline-block;padding:.05rem .5rem;border-radius:1rem;font-size:.8rem;
-white-space:nowrap;background:#e7f4ec;color:#155c36}
-.tag.gain{background:#fdeaea;color:#8c1d18} .tag.same{background:#eef1f4;color:#3c4a58}
-.box{background:var(--soft);border-left:4px solid #8ba0b5;padding:.6rem 1rem;margin:1rem 0;
+white-space:nowrap;background:var(--on-good);color:var(--good)}
+.tag.gain{background:var(--on-bad);color:var(--bad)}
+.tag.same{background:var(--on-same);color:var(--same)}
+.box{background:var(--soft);border-left:4px solid var(--edge);padding:.6rem 1rem;margin:1rem 0;
 max-width:none} .box p{margin:.2rem 0}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;margin:.6rem 0}
 dt{color:var(--dim)} dd{margin:0} .plot img{width:100%;min-width:640px;height:auto}

@@ -23,6 +23,7 @@ from xvfl.model.decision_rule import predicted_classes
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Task
 from xvfl_serve.row_report import (
+    NO_TABLE,
     NOT_OBSERVED,
     ObservedRows,
     PredictionKind,
@@ -139,6 +140,7 @@ def build_prediction(
     ids: Sequence[str],
     values: NDArray[np.float64],
     model: ModelInfo,
+    without_rows: Collection[str] = (),
 ) -> Prediction:
     """Combine probabilities or numbers with mode, parties, completed share and notes of each row.
 
@@ -154,8 +156,9 @@ def build_prediction(
     unknown = prior & (rows.handles.cpu().numpy() < 0).all(1)
     sent = _embeddings_sent(request, observed.seen, observed.full, model)
     notes = _encoding_notes(ids, encoded)
+    nothing = [f"{name}: {NO_TABLE}" for name in without_rows]
     for row, remark in enumerate(report.remarks):
-        notes[row] = _join(notes[row], remark)
+        notes[row] = _join(notes[row], *nothing, remark)
     for row in prior.nonzero()[0].tolist():
         note = UNKNOWN_ID if unknown[row] else NOT_OBSERVED
         notes[row] = _join(notes[row], f"{note}: {model.task.prior_name}")

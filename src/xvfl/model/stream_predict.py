@@ -15,6 +15,7 @@ from xvfl.data.table_writer import TableWriter
 from xvfl.dataset.overlap import check_index
 from xvfl.errors import InputError, warn
 from xvfl.methods import Mode
+from xvfl.model.given_tables import check_given
 from xvfl.model.model import Model
 from xvfl.model.prediction import UNKNOWN_ID, used_tables
 from xvfl.system.report import Report
@@ -74,10 +75,13 @@ def predict_stream(
     party: str | None,
     output: Path,
     report: Report,
+    strict: bool = False,
 ) -> PredictionSummary:
     """Predict the rows of the given tables and write the predictions to a file."""
     request = model.resolve_request(tables, mode, party)
     used = used_tables(request, tables)
+    columns = {name: table.columns for name, table in used.items() if len(table)}
+    nothing = check_given(model.encoders, used, columns, strict)
     given = {name: used[name] for name in model.encoders if name in used}
     summary = PredictionSummary(model.task.prior_name)
     try:
@@ -87,7 +91,10 @@ def predict_stream(
         ):
             joined = join_tables(given, request.party, Path(folder), check_index)
             for ids, sources in prefetch(joined.chunks):
-                frame = model.predict(sources, request.mode, request.party, ids).frame()
+                prediction = model.predict(
+                    sources, request.mode, request.party, ids, strict, nothing
+                )
+                frame = prediction.frame()
                 writer.add(frame)
                 summary.add(frame)
                 share = summary.rows / max(joined.rows, 1)

@@ -44,6 +44,7 @@ from xvfl.model.fitting import (
     resolve_for_dataset,
     uses_unlabeled,
 )
+from xvfl.model.given_tables import predict_given
 from xvfl.model.missing_map import MISSING, dataset_map
 from xvfl.model.missing_rates import MISSING_RATES, score_missing_rates
 from xvfl.model.model import Model
@@ -351,8 +352,12 @@ def predict_run(
     output: Path,
     id_column: str | None,
     report: Report,
+    strict: bool = False,
 ) -> PredictionSummary:
-    """Predict tables and write the predictions to a file; Parquet files are streamed."""
+    """Predict tables and write the predictions to a file; Parquet files are streamed.
+
+    `strict` refuses tables without rows, or without a column used in training.
+    """
     bundle = open_bundle(folder)
     if bundle is not None:
         model, columns = Model.load(bundle), bundle.manifest().get("id_column", {})
@@ -375,11 +380,11 @@ def predict_run(
             name: open_parquet(Path(table), ids[name], f"party {name!r}")
             for name, table in inputs.items()
         }
-        summary = predict_stream(model, tables, mode, party, output, report)
+        summary = predict_stream(model, tables, mode, party, output, report, strict)
     else:
         sources = {name: read_source(each, ids[name], name, 0) for name, each in inputs.items()}
         check_tables(used_tables(model.resolve_request(sources, mode, party), sources))
-        frame = model.predict(sources, mode, party).frame()
+        frame = predict_given(model, sources, mode, party, None, strict).frame()
         write_table(frame, output)
         summary = PredictionSummary(model.task.prior_name)
         summary.add(frame)

@@ -20,7 +20,7 @@ BARS = """
 .bar{position:relative;height:1.1rem;min-width:8rem;background:var(--soft);border-radius:2px}
 .bar i{position:absolute;top:.2rem;bottom:.2rem;background:#1b7f5c;border-radius:2px}
 .bar i.zero{background:#a9b4bf} .bar i.less{background:#c8452f}
-.bar b{position:absolute;top:.5rem;height:.1rem;background:#1d2733}
+.bar b{position:absolute;top:.5rem;height:.1rem;background:var(--ink)}
 .bar u{position:absolute;top:0;bottom:0;width:1px;background:#8a97a3}
 td.bars{width:34%;vertical-align:middle} td small.ci{white-space:nowrap}
 summary{cursor:pointer;color:var(--dim);padding:.5rem 0}

@@ -1,0 +1,53 @@
+"""What tables to predict do not have: columns used in training, or any row."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.sources import Encoder, Source, source_columns, source_ids
+from xvfl.errors import InputError, warn
+from xvfl.methods import Mode
+from xvfl.model.model import Model
+from xvfl.model.prediction import Prediction, used_tables
+
+
+def predict_given(
+    model: Model,
+    sources: Mapping[str, Source],
+    mode: Mode | None,
+    party: str | None,
+    ids: Sequence[str] | None = None,
+    strict: bool = False,
+) -> Prediction:
+    """Predict with what the tables have; see `check_given`."""
+    used = used_tables(model.resolve_request(sources, mode, party), sources)
+    columns = {name: source_columns(each) for name, each in used.items() if source_ids(each)}
+    nothing = check_given(model.encoders, used, columns, strict)
+    return model.predict(sources, mode, party, ids, strict, nothing)
+
+
+def check_given(
+    encoders: Mapping[str, Encoder],
+    parties: Collection[str],
+    columns: Mapping[str, Sequence[str]],
+    strict: bool,
+) -> list[str]:
+    """Return the parties without rows; warn about columns that seem to be renamed.
+
+    `columns` are those of the parties with rows. If `strict`, reject a party without rows.
+    """
+    nothing = [name for name in parties if name not in columns]
+    if nothing and strict:
+        raise InputError(
+            f"party {nothing[0]!r}: expected a table with rows, because of `strict`, but got "
+            "nothing; give its table, or leave the party out"
+        )
+    for name, own in columns.items():
+        encoder = encoders[name]
+        renamed = encoder.renamed(own) if isinstance(encoder, TableEncoder) else {}
+        if renamed and not strict:
+            named = "; ".join(f"{old!r}: did you mean {new!r}?" for old, new in renamed.items())
+            warn(
+                f"party {name!r}: columns of the training that are not in the table count as "
+                f"missing, {named} Rename them in the table"
+            )
+    return nothing
