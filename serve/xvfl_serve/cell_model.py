@@ -8,6 +8,8 @@ The cell itself is never an input, so that observed cells can be predicted like 
 Shapes: n rows, p scores, r factors, T trees, K classes.
 """
 
+import io
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -312,6 +314,23 @@ _TARGET_ARRAYS = [
     each.name for each in fields(Target) if each.name not in ("party", "feature", "trees")
 ]
 _TREE_ARRAYS = [each.name for each in fields(Trees) if each.name != "depth"]
+
+
+def write_arrays(arrays: Arrays) -> bytes:
+    """Return the bytes of an .npz file; equal arrays give equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in sorted(arrays.items()):
+            part = io.BytesIO()
+            np.save(part, array, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), part.getvalue())
+    return buffer.getvalue()
+
+
+def read_cells(data: bytes) -> CellModel:
+    """Read a model from the bytes of an .npz file."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return CellModel.from_arrays(dict(arrays))
 
 
 def _select_inputs(target: Target, where: Ints, party: int) -> Target:

@@ -18,8 +18,8 @@ NO_GAP, FULL_ROW = "no gap: decided alone", "counts as full: decided alone"
 NOT_OBSERVED = "not observed by any party"
 REFUSED_MODE = "refused"
 """Mode of a row that has no prediction, because every party that could answer refused it."""
-LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
-"""Results of the nets: logits; a party's completed numbers, and places in vocabularies."""
+LOGITS, COMPLETED = "logits", "completed"
+"""Results of the nets: logits; a party's completed images."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ MAX_HASHED_CELLS = 500
 """Most hidden cells of a hashed column; each is compared with the whole vocabulary."""
 HIDDEN = ("everywhere", "alone", "absent")
 """Hide some cells of all parties, also all those of others, or all of the party's own."""
+HIDDEN_SHARE = 2 / 3
+"""Share of the copies of a cell that are hidden."""
 Key = tuple[int, int]
 
 
@@ -59,7 +61,7 @@ def calibrate_cells(
         )
         for each in model.targets
     }
-    model = fit_fills(model, encoders, predicted, true)
+    model = fit_fills(model, encoders, predicted, true, HIDDEN_SHARE * repeats * len(HIDDEN))
     distributions = {
         party: _fit_party(model, encoder, party, whole[party], predicted, cells)
         for party, encoder in encoders.items()

@@ -4,8 +4,9 @@ The cell model predicts one value for each missing cell. Validation rows with ce
 show how the true values are distributed around it. For numbers: quantiles of the true value, or of
 its difference from the completed value, in bins of the completed value. The first suits columns
 whose cells often have the same value, the second accurate predictions. For categories: a factor of
-the scores before a softmax, and a bias for each value. Both are fitted for each group of cells, by how
-much the factor model of `xvfl_serve.cell_model` knows of them. Numbers are scaled to [0, 1].
+the scores before a softmax, and a bias for each value. Both are fitted for each group of cells, by
+the share of the variance that the factor model of `xvfl_serve.cell_model` predicts. Numbers are
+scaled to [0, 1].
 
 Shapes: n cells, N rows, G groups of cells, m numeric columns, c categorical columns, V options.
 """

@@ -28,18 +28,20 @@ EXPLAINED = 0.98
 """Largest share of the variance of a score that the factors explain."""
 SHRINKAGE = 20
 """Covariances of fewer common rows count less."""
-MAX_CLASSES = 16
+MAX_CLASSES = 8
 """Classes of a hashed feature; its other values are one more."""
-NEAR = 20
-"""Features whose scores the trees of a feature see: the party's own, and half as many of others."""
-ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 40, 2400, 8, 160
+NEAR = 24
+"""Scores that the trees of a feature see: the party's own, and half as many of others."""
+ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 40, 2400, 8, 120
 """Boosting steps of a feature, of all features, the fewest, and trees of all classes."""
 MIN_ROWS = 60
 """Fewest rows with the cell for trees."""
 MIN_FILL_CELLS, MAX_FILL_BINS = 40, 20
-"""Cells of a bin, and bins, of the map from predicted scores to values."""
+"""Fewest cells of a bin, and most bins, of the map from predicted scores to values."""
 BLENDS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Weights of the mean against the median in the value of a cell."""
+SHRINKS = (1.0, 0.67, 0.33, 0.0)
+"""Factors of the predicted score; with 0 all cells have one value."""
 
 
 @dataclass(frozen=True)
@@ -227,18 +229,13 @@ def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, tabl
 
 
 def _nearest(model: CellModel, covariance: Floats, target: Target) -> Ints:
-    """Return the scores of the features that covary most with a target's."""
-    features, group = np.unique(
-        np.stack([model.party, model.feature], 1), axis=0, return_inverse=True
-    )
-    strength = np.zeros(len(features))
-    np.maximum.at(strength, group, covariance[target.columns].max(0))
-    own = features[:, 0] == target.party
-    strength[own & (features[:, 1] == target.feature)] = -1
+    """Return the scores that covary most with a target's."""
+    strength = covariance[target.columns].max(0)
+    own = model.party == target.party
+    strength[own & (model.feature == target.feature)] = -1
     order = np.argsort(-strength, kind="stable")
     order = order[strength[order] >= 0]
-    chosen = [*order[own[order]][:NEAR], *order[~own[order]][: NEAR // 2]]
-    return np.flatnonzero(np.isin(group, chosen))
+    return np.sort(np.append(order[own[order]][:NEAR], order[~own[order]][: NEAR // 2]))
 
 
 def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int) -> Target:
@@ -248,6 +245,8 @@ def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int) -> 
         inputs.observed[rows][:, target.near], inputs.scores[rows][:, target.near], np.nan
     )
     factors = inputs.factors[rows][:, target.columns]
+    # A column without any number cannot be binned; no tree uses a constant one.
+    seen[:, np.isnan(seen).all(0)] = 0
     x = np.concatenate([seen, factors], 1).astype(np.float32)
     options: dict[str, Any] = {
         "learning_rate": 0.1,
@@ -308,8 +307,11 @@ def fit_fills(
     encoders: Mapping[int, TableEncoder],
     predicted: Mapping[tuple[int, int], Predicted],
     true: Mapping[tuple[int, int], Floats],
+    copies: float,
 ) -> CellModel:
     """Choose the values of numbers, by party and feature, from predicted and true hidden cells.
+
+    Each cell is there in `copies` copies, predicted from other cells.
 
     In bins of the predicted score the value is the mean, the median or between, whichever has the
     smallest sum of root mean square and mean absolute error.
@@ -317,28 +319,35 @@ def fit_fills(
     targets = []
     for target in model.targets:
         key = target.party, target.feature
-        if not target.categorical and len(true[key]) >= MIN_FILL_CELLS and np.ptp(target.scores):
+        if not target.categorical and len(true[key]) and np.ptp(target.scores):
             codec = encoders[target.party].codecs[target.feature]
-            target = _fit_fill(target, codec, predicted[key], true[key])
+            target = _fit_fill(target, codec, predicted[key], true[key], copies * MIN_FILL_CELLS)
         targets.append(target)
     return replace(model, targets=tuple(targets))
 
 
-def _fit_fill(target: Target, codec: Any, predicted: Predicted, encoded: Floats) -> Target:
-    """Fit the map of each group; a group with few cells has that of all cells."""
+def _fit_fill(
+    target: Target, codec: Any, predicted: Predicted, encoded: Floats, least: float
+) -> Target:
+    """Fit the map of each group with bins of `least` cells; small groups have that of all."""
     knots = target.filled.reshape(GROUPS, -1)[0]
     scores, true = predicted.scores[:, 0], codec.scale.invert(encoded)
     parts = [np.flatnonzero(predicted.groups == group) for group in range(GROUPS)]
     every = np.arange(len(true))
-    parts = [each if len(each) >= 2 * MIN_FILL_CELLS else every for each in parts]
-    bins = [_bins(scores, each) for each in parts]
+    parts = [each if len(each) >= 2 * least else every for each in parts]
+    bins = [_bins(scores, each, least) for each in parts]
     points = np.unique(np.concatenate([target.scores, *(at for at, _ in bins)]))
-    plain = codec.scale.invert(np.interp(scores, target.scores, knots))
-    drawn = codec.scale.invert(np.interp(points, target.scores, knots))
+
+    def shrunk(each: Floats, factor: float) -> Floats:
+        result: Floats = codec.scale.invert(np.interp(factor * each, target.scores, knots))
+        return result
+
+    bases = [(np.zeros_like(true), np.zeros_like(points))]
+    bases += [(shrunk(scores, factor), shrunk(points, factor)) for factor in SHRINKS]
     curves: list[Floats] = []
     for cells, (at, members) in zip(parts, bins, strict=True):
-        best, curve = np.inf, drawn
-        for base, shown in ((np.zeros_like(true), np.zeros_like(drawn)), (plain, drawn)):
+        best, curve = np.inf, np.zeros_like(points)
+        for base, shown in bases:
             differences = [true[each] - base[each] for each in members]
             means = np.array([each.mean() for each in differences])
             medians = np.array([np.median(each) for each in differences])
@@ -352,9 +361,9 @@ def _fit_fill(target: Target, codec: Any, predicted: Predicted, encoded: Floats)
     return replace(target, scores=points, filled=np.concatenate(curves))
 
 
-def _bins(scores: Floats, cells: Ints) -> tuple[Floats, list[Ints]]:
+def _bins(scores: Floats, cells: Ints, least: float) -> tuple[Floats, list[Ints]]:
     """Split cells into bins of their predicted scores; return the mean scores, and the cells."""
     order = cells[np.argsort(scores[cells], kind="stable")]
-    count = int(np.clip(len(order) // MIN_FILL_CELLS, 1, MAX_FILL_BINS))
+    count = int(np.clip(len(order) // least, 1, MAX_FILL_BINS))
     members = np.array_split(order, count)
     return np.array([scores[each].mean() for each in members]), members

@@ -19,7 +19,7 @@ from xvfl.model.completion import fill_gaps, in_table_format
 from xvfl_serve.cell_model import Predicted, Target
 
 CUES = ("nothing", "own", "peers", "own and peers")
-"""What cells are filled from: nothing is observed, or features of the party itself, or of others."""
+"""Which features of the row are observed: none, the party's own, those of others."""
 MIN_SCORE = -50.0
 """Smallest log-probability of an option."""
 
