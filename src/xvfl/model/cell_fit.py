@@ -3,7 +3,7 @@
 Shapes: n rows, p scores, K classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,10 @@ MIN_FILL_CELLS, MAX_FILL_BINS = 40, 20
 """Fewest cells of a bin, and most bins, of the map from predicted scores to values."""
 BLENDS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Weights of the mean against the median in the value of a cell."""
+QUANTILES = np.linspace(0.05, 0.95, 11)
+"""Levels of the differences of scores that stand for their distribution."""
+BETTER = 0.985
+"""Relative error below which another map replaces a simpler one."""
 SHRINKS = (1.0, 0.67, 0.33, 0.0)
 """Factors of the predicted score; with 0 all cells have one value."""
 
@@ -261,7 +265,7 @@ def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int) -> 
         booster = HistGradientBoostingRegressor(max_iter=iterations, **options)
         booster.fit(x, true[:, 0] - factors[:, 0])
         base = float(booster._baseline_prediction[0, 0])
-        return replace(target, trees=_trees(booster, np.array([base])))
+        return replace(target, trees=copy_trees(booster, np.array([base])))
     count = len(target.columns)
     if count < 2:
         return target
@@ -275,10 +279,10 @@ def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int) -> 
     booster = HistGradientBoostingClassifier(max_iter=steps, **options).fit(x, y)
     base = booster._baseline_prediction[0]
     baseline = np.array([0.0, base[0]]) if per_class == 1 else np.asarray(base)
-    return replace(target, trees=_trees(booster, np.zeros(per_class)), baseline=baseline)
+    return replace(target, trees=copy_trees(booster, np.zeros(per_class)), baseline=baseline)
 
 
-def _trees(booster: Any, offset: Floats) -> Trees:
+def copy_trees(booster: Any, offset: Floats) -> Trees:
     """Copy the trees of a booster; the first tree of each output also has its offset."""
     nodes = [tree.nodes for step in booster._predictors for tree in step]
     ends = np.cumsum([len(each) for each in nodes])
@@ -334,31 +338,43 @@ def _fit_fill(
     scores, true = predicted.scores[:, 0], codec.scale.invert(encoded)
     parts = [np.flatnonzero(predicted.groups == group) for group in range(GROUPS)]
     every = np.arange(len(true))
-    parts = [each if len(each) >= 2 * least else every for each in parts]
+    parts = [each if 2 * len(each) >= least else every for each in parts]
     bins = [_bins(scores, each, least) for each in parts]
     points = np.unique(np.concatenate([target.scores, *(at for at, _ in bins)]))
 
-    def shrunk(each: Floats, factor: float) -> Floats:
-        result: Floats = codec.scale.invert(np.interp(factor * each, target.scores, knots))
+    true_scores = np.interp(encoded, knots, target.scores)
+
+    def values(of: Floats) -> Floats:
+        result: Floats = codec.scale.invert(np.interp(of, target.scores, knots))
         return result
 
-    bases = [(np.zeros_like(true), np.zeros_like(points))]
-    bases += [(shrunk(scores, factor), shrunk(points, factor)) for factor in SHRINKS]
     curves: list[Floats] = []
     for cells, (at, members) in zip(parts, bins, strict=True):
+        # Pairs of median and mean, at the cells and at the points.
+        maps = []
+        for factor in SHRINKS:
+            rest = true_scores - factor * scores
+            shifts = np.array([np.quantile(rest[each], QUANTILES) for each in members])
+            maps.append([_spread(values, factor, each, at, shifts) for each in (scores, points)])
+        in_bins = [np.array([f(true[each]) for each in members]) for f in (np.median, np.mean)]
+        maps.append([[np.interp(x, at, each) for each in in_bins] for x in (scores, points)])
         best, curve = np.inf, np.zeros_like(points)
-        for base, shown in bases:
-            differences = [true[each] - base[each] for each in members]
-            means = np.array([each.mean() for each in differences])
-            medians = np.array([np.median(each) for each in differences])
+        for (median, mean), shown in maps:
             for blend in BLENDS:
-                shift = blend * means + (1 - blend) * medians
-                error = base[cells] + np.interp(scores[cells], at, shift) - true[cells]
+                error = (blend * mean + (1 - blend) * median - true)[cells]
                 loss = float(np.sqrt((error**2).mean()) + np.abs(error).mean())
-                if loss < best:
-                    best, curve = loss, shown + np.interp(points, at, shift)
+                if loss < BETTER * best:
+                    best, curve = loss, blend * shown[1] + (1 - blend) * shown[0]
         curves.append(codec.scale.apply(curve))
     return replace(target, scores=points, filled=np.concatenate(curves))
+
+
+def _spread(
+    values: Callable[[Floats], Floats], factor: float, scores: Floats, at: Floats, shifts: Floats
+) -> list[Floats]:
+    """Return the median and the mean of the values of scores that vary as in the bins."""
+    varied = [values(factor * scores + np.interp(scores, at, each)) for each in shifts.T]
+    return [varied[len(varied) // 2], np.mean(varied, 0)]
 
 
 def _bins(scores: Floats, cells: Ints, least: float) -> tuple[Floats, list[Ints]]:
