@@ -1,36 +1,61 @@
-"""Check intervals and probabilities of filled cells on real tables, with cells hidden at random.
+"""Compare filled cells with imputers on real tables, with cells hidden at random.
 
-    python lab/benchmarks/filled_cells.py bank physionet2012 --json filled-cells.json
+    python lab/benchmarks/filled_cells.py bank physionet2012 "HI.csv:hhi=yes:" --json cells.json
 
-For each data set: train on rows as they are, hide a share of the cells of the test rows at both
-parties, complete them, and compare with the hidden values. PhysioNet 2012 has one column for each
-parameter, its mean. `previous` and `campaign` of Bank have few different values; the interval of
-such a column holds at least the stated share.
+A table is a data set of `xvfl-lab data`, or FILE:LABEL:COLUMNS as in other_tables.py. Two parties
+hold its columns. A share of the cells is hidden in all rows; every method learns from the training
+rows and fills the test rows. RMSE and MAE are divided by the standard deviation of the column and
+averaged over the numeric columns of both parties; `correct` is the share of correct categories.
+Rivals see the party's own columns, one-hot: the median and mode, scikit-learn's IterativeImputer
+(`imputer`), and the same with LightGBM (100 trees, 3 rounds, 20 nearest columns). `alone` is
+`complete` of one table, `peers` of both. `covered` is the share of cells in their 80 % intervals.
+PhysioNet 2012 has one column for each parameter, its mean.
 """
 
 import argparse
 import json
-import time
 import warnings
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from lightgbm import LGBMRegressor
+from numpy.typing import NDArray
+from other_tables import read_table
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+from sklearn.impute import IterativeImputer
 
-from xvfl import DataWarning, XVFLClassifier
-from xvfl.model.filled_cells import Completion
-from xvfl.primitives.metrics import ece
+from xvfl import XVFLClassifier
+from xvfl.data.codecs import CategoryCodec, HashedCodec
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.parse import mask_missing
+from xvfl.data.text import as_text
 from xvfl_lab.datasets import find
 from xvfl_lab.datasets.table_sets import Table
 
-MIN_CELLS = 500
-"""Fewest cells for a figure of a single column."""
+MIN_CELLS = 20
+"""Fewest hidden cells of a column that is compared."""
+MAX_VALUES = 20
+"""Values of a category that the rivals see and fill."""
+METHODS = ("median", "imputer", "imputer LightGBM", "alone", "peers")
+Frames = dict[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of both parties, as they are and with hidden cells."""
+
+    true: Frames
+    hidden: Frames
 
 
 def read(name: str) -> Table:
-    """Read a data set with its own columns."""
+    """Read a data set with its own columns, or a CSV file."""
+    if ":" in name:
+        return read_table(name)
     files = find(name)
     if files is None:
         raise SystemExit(f"{name}: not found; see `xvfl-lab data get {name}`")
@@ -40,110 +65,215 @@ def read(name: str) -> Table:
     return replace(table, frame=table.frame[kept])
 
 
-def split(table: Table, rows: np.ndarray) -> dict[str, pd.DataFrame]:
-    """Split rows over two parties."""
+def draw(table: Table, rows: NDArray[np.int64], share: float, rng: np.random.Generator) -> Part:
+    """Split rows over two parties and hide a share of the cells."""
     frame = table.frame.iloc[rows].set_axis([f"row {row}" for row in rows])
-    return {
+    true = {
         party: frame[[c for c in frame if c.partition("__")[0] in features]]
         for party, features in table.parties[2].items()
     }
+    hidden = {p: each.mask(rng.random(each.shape) < share) for p, each in true.items()}
+    return Part(true, hidden)
 
 
-def fit(table: Table, rows: np.ndarray, seed: int) -> XVFLClassifier:
-    """Train with the default configuration."""
-    tables = split(table, rows)
+def fit(table: Table, rows: NDArray[np.int64], train: Part, seed: int) -> XVFLClassifier:
+    """Train one epoch: the model that fills cells does not depend on the nets."""
     options = {
         party: replace(
             table.options, categorical=tuple(c for c in table.options.categorical if c in frame)
         )
-        for party, frame in tables.items()
+        for party, frame in train.hidden.items()
     }
-    y = pd.Series(table.y[rows], index=next(iter(tables.values())).index)
-    model = XVFLClassifier(table_options=options, random_state=seed, verbose=False)
-    return model.fit(tables, y)
-
-
-def compare(true: pd.DataFrame, found: Completion, missing: tuple[str, ...]) -> pd.DataFrame:
-    """Tell for each hidden cell whether the interval holds it, or the value is correct."""
-    cells = found.cells
-    values = true.astype(object).stack(future_stack=True)
-    keys = pd.MultiIndex.from_frame(cells[["id", "column"]])
-    cells = cells.assign(true=values.loc[keys].to_numpy())
-    cells = cells[cells["true"].notna() & ~cells["true"].isin(missing)]
-    numeric = cells["low"].notna()
-    low, high, numbers = (
-        pd.to_numeric(cells[each].where(numeric)) for each in ("low", "high", "true")
+    y = pd.Series(table.y[rows], index=next(iter(train.hidden.values())).index)
+    model = XVFLClassifier(
+        table_options=options, random_state=seed, epochs=1, patience=0, verbose=False, device="cpu"
     )
-    inside = (low <= numbers + 1e-6) & (numbers <= high + 1e-6)
-    correct = cells["value"].astype(str) == cells["true"].map(_text)
-    return cells.assign(numeric=numeric, hit=np.where(numeric, inside, correct))
+    return model.fit(train.hidden, y)
 
 
-def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a party's table as rivals see them: numbers, and flags of frequent values."""
+
+    encoder: TableEncoder
+    values: dict[str, list[str]]
+    """The most frequent values of categories."""
+
+    @classmethod
+    def of(cls, encoder: TableEncoder, train: pd.DataFrame) -> "Columns":
+        """Collect the most frequent values."""
+        values = {}
+        for codec in encoder.codecs:
+            if isinstance(codec, CategoryCodec | HashedCodec):
+                texts = as_text(mask_missing(train[codec.name], encoder.missing).dropna())
+                values[codec.name] = list(texts.value_counts().index[:MAX_VALUES])
+        return cls(encoder, values)
+
+    def encode(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        """Return numbers in the columns' units and flags, NaN where missing."""
+        encoded, at, blocks = self.encoder.encode(frame), 0, []
+        for number, codec in enumerate(self.encoder.codecs):
+            if codec.name in self.values:
+                texts = self.texts(frame, codec.name).to_numpy()
+                block = (texts[:, None] == np.array(self.values[codec.name])).astype(float)
+                gaps = mask_missing(frame[codec.name], self.encoder.missing).isna()
+            else:
+                block = codec.scale.invert(encoded.values[:, at].astype(float))[:, None]
+                gaps = ~encoded.observed[:, number]
+            block[np.asarray(gaps, dtype=bool)] = np.nan
+            blocks.append(block)
+            at += codec.feature.width if codec.feature.kind != "hashed" else 0
+        return np.concatenate(blocks, 1)
+
+    def places(self) -> Iterator[tuple[str, slice]]:
+        """Yield the columns of `encode` by name."""
+        at = 0
+        for codec in self.encoder.codecs:
+            width = len(self.values.get(codec.name, "1"))
+            yield codec.name, slice(at, at + width)
+            at += width
+
+    def texts(self, frame: pd.DataFrame, name: str) -> pd.Series:
+        """Return the cells of a category as text; whole numbers have no decimals."""
+        cells = mask_missing(frame[name], self.encoder.missing).astype(object)
+        whole = cells.map(lambda x: int(x) if isinstance(x, float) and x == x // 1 else x)
+        return as_text(whole.where(cells.notna(), "")).astype(str)
 
 
-def figures(cells: pd.DataFrame) -> dict[str, Any]:
-    """Compute the coverage of intervals and the calibration error of probabilities."""
-    numbers, categories = cells[cells["numeric"]], cells[~cells["numeric"]]
-    result: dict[str, Any] = {
-        "numbers": len(numbers),
-        "coverage": round(float(numbers["hit"].mean()), 3),
-        "categories": len(categories),
-        "ece": round(calibration_error(categories), 3),
+def fill(columns: Columns, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, Any]:
+    """Fill a party's test rows by each rival."""
+    own, asked = columns.encode(train), columns.encode(test)
+    empty = np.isnan(own).all(0)
+    own[:, empty] = 0.0
+    trees = LGBMRegressor(n_estimators=100, n_jobs=1, random_state=0, verbose=-1)
+    rivals = {
+        "imputer": IterativeImputer(random_state=0),
+        "imputer LightGBM": IterativeImputer(
+            trees, max_iter=3, n_nearest_features=20, random_state=0
+        ),
     }
-    by_column = {str(name): of for name, of in cells.groupby("column") if len(of) >= MIN_CELLS}
-    result["coverage by column"] = {
-        name: round(float(of["hit"].mean()), 3)
-        for name, of in by_column.items()
-        if of["numeric"].all()
-    }
-    result["ece by column"] = {
-        name: round(calibration_error(of), 3)
-        for name, of in by_column.items()
-        if not of["numeric"].any()
-    }
-    return result
+    center = np.nanmedian(own, 0)
+    for name, place in columns.places():
+        if name in columns.values:
+            center[place] = np.nanmean(own[:, place], 0)
+    filled = {"median": np.where(np.isnan(asked), center, asked)}
+    return filled | {name: each.fit(own).transform(asked) for name, each in rivals.items()}
 
 
-def calibration_error(cells: pd.DataFrame) -> float:
-    """Compute the ECE of the probabilities of the filled values."""
-    confidence = cells["probability"].to_numpy(dtype=float)
-    # `ece` takes the largest probability and its class: 0 here if the value is correct.
-    proba = np.stack([confidence, np.zeros(len(cells))], 1)
-    return ece(proba, np.where(cells["hit"], 0, 1))
+def compare(
+    columns: Columns, party: str, part: Part, filled: dict[str, Any], found: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Score each column and method of a party on the hidden cells."""
+    true = columns.encode(part.true[party])
+    for name, each in found.items():
+        filled[name] = columns.encode(each.table)
+    rows = []
+    for name, place in columns.places():
+        gaps = part.hidden[party][name].isna().to_numpy(dtype=bool)
+        at = np.flatnonzero(gaps & ~np.isnan(true[:, place.start]))
+        if len(at) < MIN_CELLS:
+            continue
+        for method, values in filled.items():
+            score: dict[str, Any] = {"party": party, "column": name, "method": method}
+            if name in columns.values:
+                texts = columns.texts(part.true[party], name).to_numpy()[at]
+                if method in found:
+                    own = columns.texts(found[method].table, name).to_numpy()[at]
+                else:
+                    own = np.array(columns.values[name])[values[at, place].argmax(1)]
+                rows.append(score | {"correct": float((own == texts).mean())})
+                continue
+            deviation = max(float(np.nanstd(true[:, place])), 1e-12)
+            error = (values[at, place.start] - true[at, place.start]) / deviation
+            score |= {"rmse": float(np.sqrt((error**2).mean())), "mae": float(np.abs(error).mean())}
+            if method in found:
+                ids = part.true[party].index[at]
+                score |= covered(found[method].cells, name, ids, true[at, place.start])
+            rows.append(score)
+    return rows
+
+
+def covered(
+    cells: pd.DataFrame, column: str, ids: pd.Index, true: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Count the cells of a column with an interval, and those whose interval holds the cell."""
+    own = cells[cells["column"] == column].set_index("id").loc[ids, ["low", "high"]]
+    low, high = (pd.to_numeric(own[each], errors="coerce").to_numpy(float) for each in own)
+    inside = (low <= true + 1e-6) & (true <= high + 1e-6)
+    return {"intervals": int((~np.isnan(low)).sum()), "inside": int(inside.sum())}
+
+
+def run(table: Table, share: float, seed: int, train_rows: int, test_rows: int) -> pd.DataFrame:
+    """Hide cells, fit and fill by every method; return one row for each column and method."""
+    rng = np.random.default_rng([seed, round(100 * share)])
+    parts = (rng.permutation(np.flatnonzero(each)) for each in (~table.test, table.test))
+    train, test = (rows[:count] for rows, count in zip(parts, (train_rows, test_rows), strict=True))
+    learned, asked = draw(table, train, share, rng), draw(table, test, share, rng)
+    model = fit(table, train, learned, seed)
+    peers = model.complete_details(asked.hidden)
+    rows = []
+    for party, hidden in asked.hidden.items():
+        encoder = model.model_.encoders[party]
+        assert isinstance(encoder, TableEncoder)
+        columns = Columns.of(encoder, learned.hidden[party])
+        filled = fill(columns, learned.hidden[party], hidden)
+        alone = model.complete_details({party: hidden}, party)
+        rows += compare(columns, party, asked, filled, {"alone": alone, "peers": peers[party]})
+    return pd.DataFrame(rows).assign(share=share, seed=seed)
+
+
+def summarize(scores: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Average over columns and seeds, by method."""
+    names = [each for each in ("rmse", "mae", "correct") if each in scores]
+    means = scores.groupby("method")[names].mean().reindex(METHODS)
+    if "intervals" in scores:
+        sums = scores.groupby("method")[["inside", "intervals"]].sum()
+        means["covered"] = sums["inside"] / sums["intervals"]
+    return {m: {k: round(v, 4) for k, v in row.dropna().items()} for m, row in means.iterrows()}
+
+
+def worse_than_median(scores: pd.DataFrame) -> dict[str, float]:
+    """Return the columns whose mean MAE exceeds that of the median by more than 2 %."""
+    if "mae" not in scores:
+        return {}
+    means = scores.groupby(["party", "column", "method"])["mae"].mean().unstack().dropna()
+    ratio = means[["alone", "peers"]].max(axis=1) / means["median"]
+    return {" ".join(map(str, key)): round(each, 3) for key, each in ratio[ratio > 1.02].items()}
 
 
 def main() -> None:
-    """Print the figures of each data set and share of hidden cells."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("datasets", nargs="+", help="bank, physionet2012")
-    parser.add_argument("--rows", type=int, default=12_000, help="most training and test rows")
-    parser.add_argument("--hidden", type=float, nargs="+", default=[0.1, 0.3, 0.6])
-    parser.add_argument("--level", type=float, default=0.8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    """Print a table of the methods for each data set and share of hidden cells."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tables", nargs="+", help="data sets, or FILE:LABEL:COLUMNS")
+    parser.add_argument("--rows", type=int, default=6_000, help="most training rows")
+    parser.add_argument("--test-rows", type=int, default=3_000, help="most test rows")
+    parser.add_argument("--hidden", type=float, nargs="+", default=[0.2, 0.5])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write all figures there")
     chosen = parser.parse_args()
-    warnings.simplefilter("ignore", DataWarning)
-    results = {}
-    for name in chosen.datasets:
-        table, rng = read(name), np.random.default_rng(chosen.seed)
-        parts = (rng.permutation(np.flatnonzero(part)) for part in (~table.test, table.test))
-        train, test = (part[: chosen.rows] for part in parts)
-        started = time.perf_counter()
-        model = fit(table, train, chosen.seed)
-        seconds = time.perf_counter() - started
-        print(f"{name}: trained on {len(train):,} rows in {seconds:.0f} s")
-        true = split(table, test)
+    warnings.simplefilter("ignore")
+    results: dict[str, Any] = {}
+    print("| table, hidden | figure |", " | ".join(METHODS), "|")
+    print("|---|---|", "--:|" * len(METHODS), sep="")
+    for name in chosen.tables:
+        table = read(name)
         for share in chosen.hidden:
-            hidden = {p: frame.mask(rng.random(frame.shape) < share) for p, frame in true.items()}
-            found = model.complete_details(hidden, level=chosen.level)
-            missing = table.options.na_values
-            cells = pd.concat([compare(true[p], found[p], missing) for p in true])
-            result = results[f"{name}, {share:g} hidden"] = figures(cells)
-            print(f"  {share:.0%} hidden: {json.dumps(result)}")
-    if chosen.json:
-        chosen.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            runs = [
+                run(table, share, seed, chosen.rows, chosen.test_rows)
+                for seed in range(chosen.seeds)
+            ]
+            scores = pd.concat(runs)
+            means, worse = summarize(scores), worse_than_median(scores)
+            key = f"{table.name}, {share:.0%}"
+            results[key] = {"seeds": chosen.seeds, "means": means, "worse than the median": worse}
+            for figure in ("rmse", "mae", "correct", "covered"):
+                cells = [f"{means[m][figure]:.3f}" if figure in means[m] else "" for m in METHODS]
+                if any(cells):
+                    print(f"| {key} | {figure} |", " | ".join(cells), "|", flush=True)
+            if worse:
+                print(f"<!-- worse than the median: {worse} -->", flush=True)
+            if chosen.json:
+                chosen.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

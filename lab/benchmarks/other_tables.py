@@ -32,7 +32,7 @@ RATES = (0.5, 0.9)
 METHODS = ("xvfl+", "laser+mask")
 
 
-def read(argument: str) -> Task:
+def read_table(argument: str) -> Table:
     """Read a file, shuffle its rows and split its columns over two parties."""
     if argument.count(":") < 2:
         raise SystemExit(f"{argument}: expected FILE:LABEL:COLUMNS, where COLUMNS may be empty")
@@ -59,7 +59,7 @@ def read(argument: str) -> Task:
     test = np.arange(len(frame)) >= train
     labels = y.to_numpy().astype(np.int64)
     options = TableOptions(categorical=text)
-    return Table(Path(path).stem, frame, labels, test, parties, options).split(2)
+    return Table(Path(path).stem, frame, labels, test, parties, options)
 
 
 def run(task: Task, seeds: int) -> dict[str, list[Result]]:
@@ -99,7 +99,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     table = {}
     for argument in options.files:
-        task = read(argument)
+        task = read_table(argument).split(2)
         table[task.name] = scores(run(task, options.seeds))
         print(task.name, json.dumps(table[task.name]), flush=True)
         if options.json is not None:

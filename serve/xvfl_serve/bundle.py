@@ -4,6 +4,7 @@ bundle.json      parties, outputs, calibration, training summary, checksums and 
                  other files
 encoders/I.json  how the cells of party number I become numbers
 nets/NAME.onnx   the nets
+cells.npz        the model that fills the cells of tables
 card.md          the model card
 signature.bin    Ed25519 signature of bundle.json, if the bundle is signed
 
@@ -30,7 +31,7 @@ from xvfl_serve.json_size import load_json
 
 FORMAT = 1
 """Version of the bundle's contents; a bundle of another format is rejected."""
-MANIFEST, CARD, SIGNATURE = "bundle.json", "card.md", "signature.bin"
+MANIFEST, CARD, CELLS, SIGNATURE = "bundle.json", "card.md", "cells.npz", "signature.bin"
 MAX_BYTES = 256 * 2**20
 """Largest bundle, packed and unpacked."""
 MAX_UNVERIFIED = 64 * 2**20

@@ -13,7 +13,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from xvfl_serve.bundle import MAX_CELLS, Bundle, read_bundle
+from xvfl_serve.bundle import CELLS, MAX_CELLS, Bundle, read_bundle
+from xvfl_serve.cell_model import read_cells
 from xvfl_serve.encoding.columns import Notes
 from xvfl_serve.encoding.encoders import (
     EncodedRows,
@@ -29,7 +30,6 @@ from xvfl_serve.row_report import (
     COMPLETED,
     LOGITS,
     NOT_OBSERVED,
-    WORDS,
     ModelFlags,
     Output,
     RowReport,
@@ -110,6 +110,8 @@ class Predictor:
         self.prior: Floats = np.array(manifest["prior"])
         self.flags = ModelFlags(**manifest["flags"])
         self._numbers = {name: number for number, name in enumerate(self.encoders)}
+        self._tables: list[str] = manifest.get("cells", [])
+        self._cells = read_cells(bundle.files[CELLS]) if self._tables else None
         names = {each for output in outputs for each in (output.graph, output.completion) if each}
         self._nets = {name: Nets(bundle.files[name], threads) for name in sorted(names)}
 
@@ -299,17 +301,19 @@ class Predictor:
         self, output: Output, encoded: list[EncodedRows], answers: list[dict[str, Any]]
     ) -> None:
         """Add the completed values of missing features, by party."""
-        if not output.completion:
-            raise RequestError(
-                "completed: this model completes no features; leave `completed` out", "completed"
-            )
+        names = [output.party] if output.party else list(output.parties)
+        for name in names:
+            if not (output.completion if self._has_images(name) else name in self._tables):
+                raise RequestError(
+                    f"completed: this model completes no features of {name!r}; leave `completed` "
+                    "out",
+                    "completed",
+                )
         for each in answers:
             each["completed_features"] = {}
-        for name in [output.party] if output.party else output.parties:
-            number, encoder = self._numbers[name], self.encoders[name]
-            names = [f"{COMPLETED}.{number}", f"{WORDS}.{number}"]
-            values, words = self.run(output.completion, output.parties, encoded, names)
-            rows = encoded[output.parties.index(name)]
+        for name in names:
+            encoder, rows = self.encoders[name], encoded[output.parties.index(name)]
+            values, words = self._complete(output, encoded, name)
             for row, each in enumerate(answers):
                 decoded = encoder.decode(values[row], words[row])
                 seen = dict(zip(encoder.features, rows.observed[row].tolist(), strict=False))
@@ -318,6 +322,26 @@ class Predictor:
                 each["completed_features"][name] = {
                     feature: value for feature, value in decoded.items() if not seen[feature]
                 }
+
+    def _has_images(self, party: str) -> bool:
+        return isinstance(self.encoders[party], ImageRows)
+
+    def _complete(
+        self, output: Output, encoded: list[EncodedRows], party: str
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Complete a party's rows: images by the nets, tables by the model of cells."""
+        count = len(encoded[0].observed)
+        if self._has_images(party):
+            names = [f"{COMPLETED}.{self._numbers[party]}"]
+            (pixels,) = self.run(output.completion, output.parties, encoded, names)
+            return pixels, np.zeros((count, 0), dtype=np.int64)
+        assert self._cells is not None
+        tables = {
+            self._tables.index(name): rows
+            for name, rows in zip(output.parties, encoded, strict=True)
+            if name in self._tables
+        }
+        return self._cells.complete(tables, count, self._tables.index(party))
 
     def _importance(
         self, output: Output, encoded: list[EncodedRows], row: int, column: int

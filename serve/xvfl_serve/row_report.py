@@ -22,8 +22,8 @@ SHOWN_ABSENT = 3
 """Absent columns that a note names."""
 REFUSED_MODE = "refused"
 """Mode of a row that has no prediction, because every party that could answer refused it."""
-LOGITS, COMPLETED, WORDS = "logits", "completed", "words"
-"""Results of the nets: logits; a party's completed numbers, and places in vocabularies."""
+LOGITS, COMPLETED = "logits", "completed"
+"""Results of the nets: logits; a party's completed images."""
 
 
 @dataclass(frozen=True)

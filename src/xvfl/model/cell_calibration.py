@@ -1,145 +1,122 @@
-"""Fit the distributions of filled cells on validation rows with cells hidden at random.
+"""Fit the values and distributions of filled cells on rows with cells hidden at random.
 
-Shapes: N rows, n copies of them, p encoded columns.
+Shapes: N rows, n copies of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from xvfl.data.codecs import CategoryCodec, HashedCodec, NumberCodec
 from xvfl.data.encoder import TableEncoder
-from xvfl.federation.fused import FusedFederation
 from xvfl.model.cell_distributions import (
     BINS,
-    GROUPS,
     LEVELS,
     CellDistributions,
-    cell_groups,
     fit_quantiles,
     fit_scores,
 )
-from xvfl.model.complete_rows import complete_rows
-from xvfl.model.completion import hash_embeddings
-from xvfl.model.model import Model
-from xvfl.primitives.random import named_generator
-from xvfl.primitives.rows import PartyTable, Rows, align_rows, observation_levels
+from xvfl.model.cell_fit import Cells, Tables, fit_fills
+from xvfl.model.filled_cells import option_scores
+from xvfl_serve.cell_model import GROUPS, CellModel, Predicted, Target
 
-ROWS, MAX_REPEATS = 4000, 5
-"""Number of rows whose cells are hidden; fewer validation rows are used several times."""
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Encoders = Mapping[int, TableEncoder]
+ROWS, MAX_REPEATS = 2000, 5
+"""Number of rows whose cells are hidden; fewer rows are used several times."""
 MAX_HASHED_CELLS = 500
 """Most hidden cells of a hashed column; each is compared with the whole vocabulary."""
-HIDDEN = ("everywhere", "own", "absent")
-"""Hide cells at all parties, at the party alone, or all of its cells and some at the others."""
+HIDDEN = ("everywhere", "alone", "absent")
+"""Hide some cells of all parties, also all those of others, or all of the party's own."""
+HIDDEN_SHARE = 2 / 3
+"""Share of the copies of a cell that are hidden."""
+Key = tuple[int, int]
 
 
-@torch.no_grad()
-def fit_cell_distributions(
-    model: Model, federation: FusedFederation, rows: Rows
-) -> dict[str, CellDistributions]:
-    """Fit the distributions of the filled cells of every party with a table."""
-    rng = named_generator("cpu", model.random_state, "cell calibration")
-    chosen = torch.randperm(len(rows), generator=rng)[:ROWS]
-    rows = rows.take(chosen.to(rows.device))
-    tables = {
-        worker.name: worker.table.take(rows.handles[:, i]).to(torch.device("cpu"))
-        for i, worker in enumerate(federation.workers)
+def calibrate_cells(
+    model: CellModel, encoders: Encoders, tables: Tables, seed: int
+) -> tuple[CellModel, dict[int, CellDistributions]]:
+    """Fit how cells are filled, and the distributions of filled cells by party."""
+    rng = np.random.default_rng(seed)
+    rows = len(next(iter(tables.values())).values)
+    chosen = rng.permutation(rows)[:ROWS]
+    repeats = min(max(ROWS // max(len(chosen), 1), 1), MAX_REPEATS)
+    at = np.tile(chosen, repeats * len(HIDDEN))
+    kinds = np.repeat(HIDDEN, repeats * len(chosen))
+    whole = {party: table.take(at) for party, table in tables.items()}
+    predicted: dict[Key, Predicted] = {}
+    cells: dict[Key, Ints] = {}
+    for party, table in whole.items():
+        masked = _hide(whole, party, kinds, rng)
+        hidden = table.observed & ~masked[party].observed
+        for feature, found in model.predict(masked, len(at), party).items():
+            cells[party, feature] = np.flatnonzero(hidden[:, feature])
+            predicted[party, feature] = found.take(cells[party, feature])
+    true = {
+        (each.party, each.feature): _true(
+            model, each, whole[each.party].take(cells[each.party, each.feature])
+        )
+        for each in model.targets
     }
-    repeats = min(max(ROWS // max(len(rows), 1), 1), MAX_REPEATS)
-    fitted = {}
-    for party, name in enumerate(tables):
-        encoder = model.encoders[name]
-        if isinstance(encoder, TableEncoder) and model.parties[name].completes:
-            kinds = HIDDEN * repeats
-            completed = [
-                _complete_hidden(model, tables, party, kinds[at : at + repeats], rng)
-                for at in range(0, len(kinds), repeats)
-            ]
-            fitted[name] = _fit_party(model, encoder, tables[name], completed)
-    return fitted
+    model = fit_fills(model, encoders, predicted, true, HIDDEN_SHARE * repeats * len(HIDDEN))
+    distributions = {
+        party: _fit_party(model, encoder, party, whole[party], predicted, cells)
+        for party, encoder in encoders.items()
+    }
+    return model, distributions
 
 
-HiddenCells = tuple[Tensor, Tensor, np.ndarray]
-"""Completed rows (n·N, p), which cells were hidden (n·N, raw), and the group of each row (n·N,)."""
+def _hide(
+    tables: Tables, party: int, kinds: NDArray[np.str_], rng: np.random.Generator
+) -> dict[int, Cells]:
+    """Hide cells of each party; `kinds` (n,) tells which."""
+    result = {}
+    for other, table in tables.items():
+        shape = table.observed.shape
+        hidden = rng.random(shape) < rng.random((shape[0], 1))
+        hidden |= (kinds == ("absent" if other == party else "alone"))[:, None]
+        result[other] = replace(table, observed=table.observed & ~hidden)
+    return result
 
 
-def _complete_hidden(
-    model: Model,
-    tables: Mapping[str, PartyTable],
-    party: int,
-    kinds: Sequence[str],
-    rng: torch.Generator,
-) -> HiddenCells:
-    """Hide cells of the rows at random, once for each kind, and complete all copies together."""
-    drops = [_draw_hidden(tables, party, kind, rng) for kind in kinds]
-    whole, masked = {}, {}
-    for name, table in tables.items():
-        whole[name] = table.take(torch.arange(len(table)).repeat(len(kinds)))
-        drop = torch.cat([each[name] for each in drops])
-        masked[name] = replace(whole[name], observed=whole[name].observed & ~drop)
-    levels = [
-        observation_levels(each.observed, model.full_threshold[n]) for n, each in masked.items()
-    ]
-    count = len(levels[0])
-    handles = torch.arange(count).unsqueeze(1).expand(-1, len(masked))
-    federation = model.federation(masked)
-    rows = align_rows(handles, levels).to(federation.workers[party].table.device)
-    completed = complete_rows(federation, rows, party, model.net.members).cpu()
-    name = list(masked)[party]
-    observed = masked[name].observed
-    return completed, whole[name].observed & ~observed, cell_groups(rows, observed, party)
-
-
-def _draw_hidden(
-    tables: Mapping[str, PartyTable], party: int, kind: str, rng: torch.Generator
-) -> dict[str, Tensor]:
-    """Draw which cells of each party are hidden. (N, raw) each"""
-    drops = {}
-    for i, (name, table) in enumerate(tables.items()):
-        count, raw = table.observed.shape
-        rate = torch.rand(count, 1, generator=rng)
-        drop = torch.rand(count, raw, generator=rng) < rate
-        if i == party and kind == "absent":
-            drop[:] = True
-        elif i != party and kind == "own":
-            drop[:] = False
-        drops[name] = drop
-    return drops
+def _true(model: CellModel, target: Target, table: Cells) -> Floats:
+    """Return the encoded values of a number; not used for categories. (n,)"""
+    if target.categorical:
+        return np.zeros(0)
+    return table.values[:, model.place[target.columns[0]]].astype(np.float64)
 
 
 def _fit_party(
-    model: Model, encoder: TableEncoder, table: PartyTable, completed: list[HiddenCells]
+    model: CellModel,
+    encoder: TableEncoder,
+    party: int,
+    table: Cells,
+    predicted: Mapping[Key, Predicted],
+    cells: Mapping[Key, Ints],
 ) -> CellDistributions:
-    vectors = hash_embeddings(encoder, model.parties[encoder.party])
-    values = torch.cat([each for each, _, _ in completed]).double().numpy()
-    hidden = torch.cat([each for _, each, _ in completed]).numpy()
-    groups = np.concatenate([each for _, _, each in completed])
-    copies = len(values) // max(len(table), 1)
-    true = np.tile(table.values.double().cpu().numpy(), (copies, 1))
-    codes = np.tile(table.codes.cpu().numpy(), (copies, 1))
-    numeric, categorical = [], []
+    targets, numeric, categorical = model.of_party(party), [], []
     width = max((len(c.values) for c in encoder.codecs if isinstance(c, CategoryCodec)), default=0)
-    at = hashed = 0
-    for number, codec in enumerate(encoder.codecs):
-        part, cells = slice(at, at + codec.feature.width), np.flatnonzero(hidden[:, number])
-        at = part.stop
-        if not isinstance(codec, CategoryCodec | HashedCodec):
-            near = values[cells, part.start]
-            rounded = codec.rounded(near) if isinstance(codec, NumberCodec) else near
-            numeric.append(fit_quantiles(near, rounded, true[cells, part.start], groups[cells]))
-            continue
+    for feature, codec in enumerate(encoder.codecs):
+        key, target = (party, feature), targets[feature]
+        found, rows = predicted[key], table.take(cells[key])
+        place = int(model.place[target.columns[0]])
         if isinstance(codec, HashedCodec):
-            cells = cells[:: max(len(cells) // MAX_HASHED_CELLS, 1)]
-            option = codec.options_of(codes[cells, hashed])
-            hashed += 1
-            cells, option = cells[option >= 0], option[option >= 0]
+            count = len(found.groups)
+            some = np.arange(count)[:: max(count // MAX_HASHED_CELLS, 1)]
+            option = codec.options_of(rows.codes[some, place])
+            some, option = some[option >= 0], option[option >= 0]
+            scores = option_scores(codec, target, found.scores[some])
+            categorical.append(fit_scores(scores, option, found.groups[some], width))
+        elif isinstance(codec, CategoryCodec):
+            option = rows.values[:, place : place + len(codec.values)].argmax(1)
+            categorical.append(fit_scores(found.scores, option, found.groups, width))
         else:
-            option = true[cells, part].argmax(1)
-        scores = codec.scores(values[cells, part], vectors)
-        categorical.append(fit_scores(scores, option, groups[cells], width))
+            near = target.fill(found)
+            rounded = codec.rounded(near) if isinstance(codec, NumberCodec) else near
+            numeric.append(fit_quantiles(near, rounded, _true(model, target, rows), found.groups))
     edges, quantiles, relative = zip(*numeric, strict=True) if numeric else ((), (), ())
     factors, biases = zip(*categorical, strict=True) if categorical else ((), ())
     return CellDistributions(

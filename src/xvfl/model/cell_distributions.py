@@ -1,11 +1,12 @@
 """Distributions of filled cells: intervals, probabilities and draws.
 
-A completer predicts one value for each missing cell. Validation rows with cells hidden at random
+The cell model predicts one value for each missing cell. Validation rows with cells hidden at random
 show how the true values are distributed around it. For numbers: quantiles of the true value, or of
 its difference from the completed value, in bins of the completed value. The first suits columns
-whose cells often have the same value, the second accurate completers. For categories: a factor of
-the scores before a softmax, and a bias for each value. Both are fitted for each group of cells with
-the same kind of cue. Numbers are scaled to [0, 1].
+whose cells often have the same value, the second accurate predictions. For categories: a factor of
+the scores before a softmax, and a bias for each value. Both are fitted for each group of cells, by
+the share of the variance that the factor model of `xvfl_serve.cell_model` predicts. Numbers are
+scaled to [0, 1].
 
 Shapes: n cells, N rows, G groups of cells, m numeric columns, c categorical columns, V options.
 """
@@ -19,19 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from xvfl import maths
-from xvfl.model.complete_rows import uses_own_cue
-from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Classification
 from xvfl.training.optimizer import QuickLBFGS
+from xvfl_serve.cell_model import GROUPS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-SHARES = 3
-"""Groups of cells completed from the party's own features, by the observed share of the row."""
-GROUPS = SHARES + 2
-"""Then cells completed from full peers, and from peers that observe a row in part."""
 LEVELS: Floats = np.linspace(0.0, 1.0, 21)
 """Levels of the stored quantiles."""
 REFERENCE_LEVEL = 0.8
@@ -109,18 +104,6 @@ def distributions_from_tensors(
         party: CellDistributions(*(tensors[f"{party}/{name}"].double().numpy() for name in names))
         for party in parties
     }
-
-
-def cell_groups(rows: Rows, observed: Tensor, party: int) -> Ints:
-    """Return the group of the cells of each row of a party, by its cue. (N,)
-
-    `observed` are the party's observed features (N, raw).
-    """
-    share = (observed.float().mean(1) * SHARES).long().clamp(max=SHARES - 1)
-    full_peer = maths.others(rows.full, party).any(1)
-    peers = torch.where(full_peer, SHARES, SHARES + 1)
-    groups: Ints = torch.where(uses_own_cue(rows, party), share, peers).cpu().numpy()
-    return groups
 
 
 def shortest_intervals(table: Floats, inside: Floats, level: float) -> tuple[Floats, Floats]:

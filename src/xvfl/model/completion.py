@@ -1,40 +1,18 @@
 """Write completed values back to a party's columns and units."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
-from torch import nn
 
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.images import ImageEncoder, Images
 from xvfl.data.parse import mask_missing
-from xvfl.data.sources import Encoder, Source
 from xvfl.data.text import as_text
-from xvfl.errors import InputError
-from xvfl.nets.party_net import PartyNet
 
 Floats = NDArray[np.float64]
-
-
-def fill(
-    encoder: Encoder, net: PartyNet, source: Source, ids: Sequence[str], values: Floats
-) -> Source:
-    """Replace the missing values of a party's rows by completed ones (n, …)."""
-    if isinstance(encoder, ImageEncoder) and isinstance(source, Images):
-        return _fill_images(encoder, source, ids, values)
-    if isinstance(encoder, TableEncoder) and isinstance(source, pd.DataFrame):
-        return _fill_table(encoder, net, source, ids, values)
-    raise InputError("complete: expected the kind of data used in training: a table or images")
-
-
-def _fill_table(
-    encoder: TableEncoder, net: PartyNet, source: pd.DataFrame, ids: Sequence[str], values: Floats
-) -> pd.DataFrame:
-    return fill_gaps(encoder, encoder.decode(values, hash_embeddings(encoder, net)), source, ids)
 
 
 def fill_gaps(
@@ -68,18 +46,10 @@ def _mix(given: pd.Series, completed: pd.Series, gaps: pd.Series) -> pd.Series:
     return mixed
 
 
-def hash_embeddings(encoder: TableEncoder, net: PartyNet) -> dict[str, Floats]:
-    """Return the embeddings (buckets, width) of each hashed column."""
-    weights = [cast(nn.Embedding, table).weight.detach() for table in net.vectors]
-    names = [feature.name for feature in encoder.layout.hashed]
-    # Of several members, completed rows hold the vectors of the first.
-    first = [weight[0] if weight.dim() == 3 else weight for weight in weights]
-    return {n: w.double().cpu().numpy() for n, w in zip(names, first, strict=True)}
-
-
-def _fill_images(
+def fill_images(
     encoder: ImageEncoder, source: Images, ids: Sequence[str], values: Floats
 ) -> Images:
+    """Replace the missing pixels of a party's rows by completed ones (n, …)."""
     completed = encoder.decode(values)
     at = pd.Index(source.ids).get_indexer(pd.Index(list(ids)))
     held = np.flatnonzero(at >= 0)

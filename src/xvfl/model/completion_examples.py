@@ -44,18 +44,17 @@ def completion_examples(model: Model, sources: Mapping[str, Source]) -> dict[str
     Returns
     -------
     dict
-        `tables` and `images` by party; empty for a method without cross completion.
+        `tables` and `images` by party; without those that the model cannot complete.
     """
     result: dict[str, Any] = {"tables": {}, "images": {}}
-    if not model.completes:
-        return result
     for name, encoder in model.encoders.items():
         rng = np.random.default_rng(derive_seed(model.random_state, "examples", name))
         if not source_ids(sources[name]):
             continue
         if isinstance(encoder, ImageEncoder):
-            result["images"][name] = _image_examples(model, sources, name, encoder, rng)
-        else:
+            if model.completes:
+                result["images"][name] = _image_examples(model, sources, name, encoder, rng)
+        elif model.cells is not None:
             result["tables"][name] = _table_examples(model, sources, name, encoder, rng)
     return result
 

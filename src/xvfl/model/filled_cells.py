@@ -1,6 +1,6 @@
 """Describe the filled cells of a table: marks, intervals, probabilities, draws.
 
-Shapes: N rows, n filled cells of a column, V values of a category, p encoded columns.
+Shapes: N rows, n filled cells of a column, V values of a category.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,17 +13,15 @@ import pandas as pd
 from xvfl.data.codecs import DECODE_BATCH, CategoryCodec, Codec, HashedCodec, NumberCodec
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.parse import mask_missing
-from xvfl.errors import InputError, warn
-from xvfl.model.cell_distributions import SHARES, CellDistributions, Floats, Ints
+from xvfl.errors import InputError
+from xvfl.model.cell_distributions import CellDistributions, Floats, Ints
 from xvfl.model.completion import fill_gaps, in_table_format
+from xvfl_serve.cell_model import Predicted, Target
 
-CUES = (*["own"] * SHARES, "full peers", "partial peers")
-"""What cells are completed from, by group."""
-NO_DISTRIBUTIONS = (
-    "this model has no distributions of filled cells, because it was trained before version 0.3.0 "
-    "or in a federation; intervals and probabilities are empty: train it again with `fit` or "
-    "`xvfl train`"
-)
+CUES = ("nothing", "own", "peers", "own and peers")
+"""Which features of the row are observed: none, the party's own, those of others."""
+MIN_SCORE = -50.0
+"""Smallest log-probability of an option."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Completion:
     cells : DataFrame
         One row for each filled cell: `id`, `column`, `value`; `low` and `high`, the interval of a
         number, date or duration; `probability`, that the value of a category is correct; and
-        `cue`, what the value was completed from: the party's `"own"` features, `"full peers"`, or
-        `"partial peers"`, which observe the row in part.
+        `cue`, what the value was filled from: the party's `"own"` features, `"peers"`, `"own and
+        peers"`, or `"nothing"`.
     probabilities : dict of DataFrame
         For each categorical column, the probability of every value in the rows that were filled.
         Columns with more values than a one-hot encoding has are left out.
@@ -72,32 +70,42 @@ class Completion:
 
 @dataclass(frozen=True)
 class CompletedRows:
-    """Completed rows of a party, encoded."""
+    """Rows of a party with a prediction of every cell."""
 
     encoder: TableEncoder
-    vectors: Mapping[str, Floats]
-    """Embeddings of the hashed columns."""
-    values: Floats
-    """(N, p) encoded columns: observed values, and completed ones elsewhere."""
-    groups: Ints
-    """(N,) group of the cells of each row, by their cue."""
-    distributions: CellDistributions | None
+    targets: Mapping[int, Target]
+    """By feature."""
+    found: Mapping[int, Predicted]
+    """By feature."""
+    cues: Ints
+    """(N,) place of what the cells of each row are filled from, in `CUES`."""
+    distributions: CellDistributions
 
     def take(self, rows: Ints) -> "CompletedRows":
         """Select rows."""
-        return replace(self, values=self.values[rows], groups=self.groups[rows])
+        found = {feature: each.take(rows) for feature, each in self.found.items()}
+        return replace(self, found=found, cues=self.cues[rows])
+
+    def decode(self) -> pd.DataFrame:
+        """Return the predicted cells, in the table's columns and units."""
+        columns = {each.codec.name: _Cells(self, each).decode() for each in _columns(self.encoder)}
+        return pd.DataFrame({name: columns[name] for name in self.encoder.columns})
 
 
-def check_details(level: float, n_draws: int, distributions: CellDistributions | None) -> None:
-    """Reject invalid parameters; warn if the model has no distributions of filled cells."""
+def option_scores(codec: HashedCodec, target: Target, found: Floats) -> Floats:
+    """Return the log-probability of each option of a hashed column. (n, V)"""
+    with np.errstate(divide="ignore"):
+        scores: Floats = found[:, -1:] + np.log(target.shares)
+    scores[:, codec.options_of(target.codes)] = found[:, :-1]
+    return np.maximum(scores, MIN_SCORE)
+
+
+def check_details(level: float, n_draws: int) -> None:
+    """Reject invalid parameters."""
     if not 0 < level < 1:
         raise InputError(f"level: expected a share between 0 and 1, got {level!r}; write 0.8")
     if n_draws < 0:
         raise InputError(f"n_draws: expected 0 or more, got {n_draws}")
-    if distributions is None:
-        if n_draws:
-            raise InputError(f"n_draws: {NO_DISTRIBUTIONS}")
-        warn(NO_DISTRIBUTIONS)
 
 
 def describe_filled_cells(
@@ -110,7 +118,7 @@ def describe_filled_cells(
 ) -> Completion:
     """Fill a table, describe the distribution of each filled cell, and draw from it."""
     encoder, index = rows.encoder, pd.Index(list(ids), name="id")
-    given, completed = source.reindex(index), encoder.decode(rows.values, rows.vectors)
+    given, completed = source.reindex(index), rows.decode()
     filled = pd.DataFrame(False, index=index, columns=given.columns)
     decoded_draws = [completed.copy() for _ in range(n_draws)]
     described, probabilities = [], {}
@@ -123,8 +131,8 @@ def describe_filled_cells(
         cells = _Cells(rows.take(at), column)
         value = in_table_format(encoder, completed[name].iloc[at]).astype(object).to_numpy()
         about = {"id": index[at], "column": name, "value": value, **cells.describe(level)}
-        described.append(pd.DataFrame({**about, "cue": np.asarray(CUES)[rows.groups[at]]}))
-        if isinstance(column.codec, CategoryCodec) and rows.distributions is not None:
+        described.append(pd.DataFrame({**about, "cue": np.asarray(CUES)[rows.cues[at]]}))
+        if isinstance(column.codec, CategoryCodec):
             options = column.codec.options()
             probabilities[name] = pd.DataFrame(cells.probabilities(), index[at], list(options))
         for drawn in decoded_draws:
@@ -146,20 +154,17 @@ class _Column:
     """A column of an encoded table."""
 
     codec: Codec
-    start: int
-    """Its first encoded column."""
+    feature: int
     number: int
     """Its place among the numeric, or among the categorical columns."""
 
 
 def _columns(encoder: TableEncoder) -> list[_Column]:
-    columns, at = [], 0
-    counts = {True: 0, False: 0}
-    for codec in encoder.codecs:
+    columns, counts = [], {True: 0, False: 0}
+    for feature, codec in enumerate(encoder.codecs):
         categorical = isinstance(codec, CategoryCodec | HashedCodec)
-        columns.append(_Column(codec, at, counts[categorical]))
+        columns.append(_Column(codec, feature, counts[categorical]))
         counts[categorical] += 1
-        at += codec.feature.width
     return columns
 
 
@@ -172,39 +177,42 @@ class _Cells:
 
     def describe(self, level: float) -> dict[str, Any]:
         """Return the interval of each number, or the probability of each category."""
-        nothing = np.full(len(self.rows.values), None, dtype=object)
+        nothing = np.full(len(self.rows.cues), None, dtype=object)
         about: dict[str, Any] = {"low": nothing, "high": nothing, "probability": np.nan}
-        distributions, codec = self.rows.distributions, self.column.codec
-        if distributions is None:
-            return about
+        codec = self.column.codec
         if isinstance(codec, CategoryCodec | HashedCodec):
             return about | {"probability": self._probability_of_values()}
         numbers = self._numbers()
         rounded = codec.rounded(numbers) if isinstance(codec, NumberCodec) else numbers
-        bounds = distributions.interval(
-            self.column.number, self.rows.groups, numbers, rounded, level
+        bounds = self.rows.distributions.interval(
+            self.column.number, self._found.groups, numbers, rounded, level
         )
         if np.isnan(bounds[0]).any():
             return about
         low, high = (self._decode(each).astype(object).to_numpy() for each in bounds)
         return about | {"low": low, "high": high}
 
+    def decode(self) -> pd.Series:
+        """Return the value of each cell. (n,)"""
+        codec = self.column.codec
+        if not isinstance(codec, CategoryCodec | HashedCodec):
+            return codec.decode(self._numbers()[:, None], {})
+        return codec.options().take(self._chosen()).reset_index(drop=True)
+
     def probabilities(self) -> Floats:
         """Return the probability of each value. (n, V)"""
-        distributions = self.rows.distributions
-        assert distributions is not None
-        return distributions.probabilities(self.column.number, self.rows.groups, self._scores())
+        number, groups = self.column.number, self._found.groups
+        return self.rows.distributions.probabilities(number, groups, self._scores())
 
     def draw(self, rng: np.random.Generator) -> pd.Series:
         """Draw a value for each cell. (n,)"""
-        codec, distributions = self.column.codec, self.rows.distributions
-        assert distributions is not None
+        codec, groups = self.column.codec, self._found.groups
         if not isinstance(codec, CategoryCodec | HashedCodec):
-            groups, number = self.rows.groups, self.column.number
-            drawn = distributions.draw(number, groups, self._numbers(), rng)
+            number = self.column.number
+            drawn = self.rows.distributions.draw(number, groups, self._numbers(), rng)
             return codec.decode(drawn[:, None], {})
         parts = [
-            (cells.probabilities().cumsum(1) < rng.random((len(cells.rows.values), 1))).sum(1)
+            (cells.probabilities().cumsum(1) < rng.random((len(cells.rows.cues), 1))).sum(1)
             for cells in self._batches()
         ]
         options = codec.options()
@@ -212,28 +220,38 @@ class _Cells:
 
     def _probability_of_values(self) -> Floats:
         """Return the probability of the values that `decode` chooses. (n,)"""
-        parts = []
-        for cells in self._batches():
-            chosen = cells._scores().argmax(1)[:, None]
-            parts.append(np.take_along_axis(cells.probabilities(), chosen, 1)[:, 0])
+        parts = [
+            np.take_along_axis(cells.probabilities(), cells._chosen()[:, None], 1)[:, 0]
+            for cells in self._batches()
+        ]
         return np.concatenate(parts)
+
+    def _chosen(self) -> Ints:
+        """Return the place of the value of each cell among the options. (n,)"""
+        codec = self.column.codec
+        if not isinstance(codec, HashedCodec):
+            return self._found.scores.argmax(1)
+        classes = codec.options_of(self.rows.targets[self.column.feature].codes)
+        return classes[self._found.scores[:, :-1].argmax(1)]
 
     def _scores(self) -> Floats:
         codec = self.column.codec
-        assert isinstance(codec, CategoryCodec | HashedCodec)
-        return codec.scores(self._encoded(), self.rows.vectors)
+        if not isinstance(codec, HashedCodec):
+            return self._found.scores
+        target = self.rows.targets[self.column.feature]
+        return option_scores(codec, target, self._found.scores)
 
     def _batches(self) -> list["_Cells"]:
-        count = len(self.rows.values)
+        count = len(self.rows.cues)
         parts = np.split(np.arange(count), range(DECODE_BATCH, count, DECODE_BATCH))
         return [replace(self, rows=self.rows.take(part)) for part in parts]
 
-    def _encoded(self) -> Floats:
-        start = self.column.start
-        return self.rows.values[:, start : start + self.column.codec.feature.width]
-
     def _numbers(self) -> Floats:
-        return self.rows.values[:, self.column.start]
+        return self.rows.targets[self.column.feature].fill(self._found)
+
+    @property
+    def _found(self) -> Predicted:
+        return self.rows.found[self.column.feature]
 
     def _decode(self, numbers: Floats) -> pd.Series:
         decoded = self.column.codec.decode(numbers[:, None], {}).rename(self.column.codec.name)

@@ -33,7 +33,7 @@ from xvfl.federation.upload.heads import build_heads
 from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods import Mode, method_spec, protect_labels
 from xvfl.model.build_report import build_report
-from xvfl.model.cell_calibration import fit_cell_distributions
+from xvfl.model.cell_filler import CellFiller, fit_cell_filler
 from xvfl.model.choose_classes import choose_classes
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
@@ -369,8 +369,8 @@ def _fit_once(
             report = build_report(
                 dataset, model, federation, validation, losses, records, options.train.epochs
             )
-        if model.completes and not label:
-            model.cell_distributions = fit_cell_distributions(model, federation, validation)
+        if not label and options.privacy.epsilon is None:
+            model.cells = _fit_cells(dataset, options.train.random_state)
     for module in model.modules.values():
         module.to("cpu").eval()
     diverged = trainer.progress.best_epoch < 0
@@ -385,6 +385,12 @@ def _fit_once(
         trainer.progress.best_epoch + 1,
         report,
     )
+
+
+def _fit_cells(dataset: Dataset, seed: int) -> CellFiller | None:
+    cpu = torch.device("cpu")
+    rows = dataset.training_rows(cpu), dataset.validation_rows(cpu)
+    return fit_cell_filler(dataset.encoders, dataset.tables, *rows, seed)
 
 
 def _copy_weights(source: Model, target: Model, names: Collection[str] | None = None) -> None:

@@ -7,12 +7,13 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, build
 from xvfl.data.encoded import Encoded
 from xvfl.data.encoder import TableEncoder, encoder_from_dict
-from xvfl.data.images import ImageEncoder
+from xvfl.data.images import ImageEncoder, Images
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
 from xvfl.errors import InputError, ModeError, RunError, unknown
@@ -26,23 +27,11 @@ from xvfl.methods.base import mode_key
 from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
-from xvfl.model.cell_distributions import (
-    CellDistributions,
-    Floats,
-    Ints,
-    cell_groups,
-    distributions_from_tensors,
-    distributions_to_tensors,
-)
+from xvfl.model.cell_filler import CellFiller
 from xvfl.model.complete_rows import complete_rows
-from xvfl.model.completion import fill, hash_embeddings
+from xvfl.model.completion import fill_gaps, fill_images
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
-from xvfl.model.filled_cells import (
-    CompletedRows,
-    Completion,
-    check_details,
-    describe_filled_cells,
-)
+from xvfl.model.filled_cells import Completion, check_details, describe_filled_cells
 from xvfl.model.prediction import (
     ModelInfo,
     Prediction,
@@ -100,8 +89,8 @@ class Model:
         self.temperatures: Temperatures = {}
         self.class_factors: list[float] | None = None
         """Factors of the probabilities that decide the predicted class; None: the largest one."""
-        self.cell_distributions: dict[str, CellDistributions] = {}
-        """Distributions of filled cells, by party with a table."""
+        self.cells: CellFiller | None = None
+        """Fills the cells of tables; fitted apart from the nets."""
         layouts, seeds = self.layouts, [random_state]
         own = custom_nets.bottoms, custom_nets.completers
         with torch.random.fork_rng(devices=[]):
@@ -216,8 +205,9 @@ class Model:
     ) -> Source:
         """Fill a party's missing values in its own columns and units; observed values stay.
 
-        A row is completed from the parties that observe it in full. Without such a party it is
-        completed from its own features if there are any, else from what other parties observe.
+        A cell of a table is filled from all observed cells of the row, the party's own and those
+        of the other given tables. Images are completed by the nets: from the parties that observe
+        the row in full, otherwise from their own pixels or from what other parties observe.
         """
         return self.complete_parties(sources, [party], ids)[party]
 
@@ -227,9 +217,16 @@ class Model:
         """Fill the tables of several parties as `complete`; each table is encoded once."""
         encoded, result = self._encode_for_completion(sources, parties), {}
         for name in parties:
-            chosen, values, _ = self._complete(encoded, name, ids)
-            net = self.parties[name]
-            result[name] = fill(self.encoders[name], net, sources[name], chosen, values)
+            chosen = list(ids) if ids is not None else encoded[name].ids
+            encoder, source = self.encoders[name], sources[name]
+            if isinstance(encoder, TableEncoder):
+                assert self.cells is not None
+                completed = self.cells.complete(self.encoders, encoded, name, chosen).decode()
+                table = cast(pd.DataFrame, source)
+                result[name] = cast(Source, fill_gaps(encoder, completed, table, chosen))
+            else:
+                values = self._complete_pixels(encoded, name, chosen)
+                result[name] = fill_images(encoder, cast(Images, source), chosen, values)
         return result
 
     def complete_details(
@@ -243,61 +240,59 @@ class Model:
     ) -> Completion:
         """Fill a table as `complete`; describe each filled cell, and draw from its distribution."""
         encoded = self._encode_for_completion(sources, [party])
-        chosen, values, groups = self._complete(encoded, party, ids)
-        encoder = cast(TableEncoder, self.encoders[party])
-        rows = CompletedRows(
-            encoder,
-            hash_embeddings(encoder, self.parties[party]),
-            values,
-            groups,
-            self.cell_distributions.get(party),
-        )
+        assert self.cells is not None
+        chosen = list(ids) if ids is not None else encoded[party].ids
+        rows = self.cells.complete(self.encoders, encoded, party, chosen)
         source = cast(pd.DataFrame, sources[party])
         rng = rng or np.random.default_rng(self.random_state)
         return describe_filled_cells(rows, source, chosen, level, n_draws, rng)
 
     def check_details(self, party: str, level: float, n_draws: int) -> None:
-        """Check the parameters of `complete_details`; warn if there are no distributions."""
+        """Check the parameters of `complete_details`."""
         if isinstance(self.encoders.get(party), ImageEncoder):
             raise InputError(
                 f"complete: {party!r} has images; intervals, probabilities and draws need a table: "
                 "use XVFLClassifier.complete"
             )
-        self._require_completion()
-        check_details(level, n_draws, self.cell_distributions.get(party))
+        check_details(level, n_draws)
 
-    def _require_completion(self) -> None:
-        if not self.completes:
+    def _require_completion(self, party: str) -> None:
+        """Reject a party whose missing values this model cannot fill."""
+        if isinstance(self.encoders[party], ImageEncoder):
+            if not self.completes:
+                raise ModeError(
+                    f"method {self.loss.method!r} was trained without cross completion; to "
+                    "complete images, train with 'xvfl+' or 'xvfl', cross_completion, and "
+                    "label_protection 'off' or 'noise'"
+                )
+        elif self.cells is None:
             raise ModeError(
-                f"method {self.loss.method!r} was trained without cross completion; to complete "
-                "tables, train with 'xvfl+' or 'xvfl', cross_completion, and label_protection "
-                "'off' or 'noise'"
+                "this model cannot fill cells: it was trained before version 0.4.0, or with "
+                "differential privacy; train it again, without `epsilon`"
             )
 
     def _encode_for_completion(
         self, sources: Mapping[str, Source], parties: Sequence[str]
     ) -> dict[str, Encoded]:
-        """Check that tables of `parties` can be completed; encode all given tables."""
+        """Check that the rows of `parties` can be completed; encode all given tables."""
         self.check_parties(sources)
-        self._require_completion()
         for name in parties:
             if name not in sources:
                 raise ModeError(f"complete: expected a table of {name!r}, got {list(sources)}")
+            self._require_completion(name)
         given = [name for name in self.encoders if name in sources]
         return {name: encode(self.encoders[name], sources[name]) for name in given}
 
-    def _complete(
-        self, encoded: Mapping[str, Encoded], party: str, ids: Sequence[str] | None
-    ) -> tuple[list[str], Floats, Ints]:
-        """Complete rows of a party; return their ids, values (n, p) and groups of cells (n,)."""
-        given = list(encoded)
-        chosen = list(ids) if ids is not None else encoded[party].ids
-        rows, federation = self.rows_of(encoded, chosen)
+    def _complete_pixels(
+        self, encoded: Mapping[str, Encoded], party: str, ids: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Complete rows of a party with images. (n, …)"""
+        rows, federation = self.rows_of(encoded, ids)
         with torch.random.fork_rng(devices=[]):
-            completed = complete_rows(federation, rows, given.index(party), self.net.members)
-        at = given.index(party)
-        observed = federation.workers[at].table.take(rows.handles[:, at]).observed
-        return chosen, completed.double().cpu().numpy(), cell_groups(rows, observed, at)
+            completed = complete_rows(
+                federation, rows, list(encoded).index(party), self.net.members
+            )
+        return completed.double().cpu().numpy()
 
     def federation(
         self,
@@ -355,8 +350,8 @@ class Model:
             for name, encoder in self.encoders.items():
                 folder.write_json(f"encoders/{name}.json", encoder.to_dict())
             folder.save_tensors(MODEL, tensors, {})
-            if self.cell_distributions:
-                folder.save_tensors(CELLS, distributions_to_tensors(self.cell_distributions), {})
+            if self.cells is not None:
+                folder.save_tensors(CELLS, self.cells.to_tensors(), {})
             folder.write_json(MANIFEST, {**self.manifest(), **(extra or {})})
 
     def manifest(self) -> dict[str, Any]:
@@ -378,7 +373,7 @@ class Model:
             "differential_privacy": self.differential_privacy and vars(self.differential_privacy),
             "random_state": self.random_state,
             "custom_nets": self.has_custom_nets,
-            "cell_distributions": list(self.cell_distributions),
+            "cells": list(self.cells.parties) if self.cells is not None else [],
         }
 
     @classmethod
@@ -422,10 +417,9 @@ class Model:
             model.adds_noise = "bundle" not in manifest
             if statement := manifest.get("differential_privacy"):
                 model.differential_privacy = PrivacyStatement(**statement)
-            # Runs before version 0.3 have none.
-            if parties := manifest.get("cell_distributions"):
-                cells, _ = folder.load_tensors(CELLS)
-                model.cell_distributions = distributions_from_tensors(cells, parties)
+            # Runs before version 0.4 have none.
+            if parties := manifest.get("cells"):
+                model.cells = CellFiller.from_tensors(folder.load_tensors(CELLS)[0], parties)
             tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():
                 module.load_state_dict(strip_prefix(tensors, f"{holder}/"))

@@ -3,7 +3,7 @@
 manifest.json           format, parties, classes, configuration, calibration
 encoders/PARTY.json     how each party encodes its table
 model.safetensors       weights of the best epoch
-cells.safetensors       distributions of filled cells (models with cross completion)
+cells.safetensors       the model that fills the cells of tables, and their distributions
 checkpoint.safetensors  state from which training resumes (run folders only)
 records.jsonl           one line per epoch (run folders only)
 config.toml             the configuration as given (run folders only)

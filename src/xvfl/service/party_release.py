@@ -152,6 +152,7 @@ class PartyFolder:
             model.parties[self.name].load_state_dict(dict(parts.weights))
             head = dict(zip(manifest["tensors"], message.tensors, strict=True))
             model.method.heads.load_state_dict(head)
+            model.cells = parts.cells
             model.temperatures = manifest["temperatures"]
             load_decision_weights(model.method, manifest.get("decision_weights", {}))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:

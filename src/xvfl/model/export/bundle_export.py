@@ -25,10 +25,11 @@ from xvfl.primitives.rows import PartyTable
 from xvfl.system.files import atomic_write
 from xvfl.training.predict import logits
 from xvfl.version import VERSION
-from xvfl_serve.bundle import CARD, Bundle, pack, unpack
+from xvfl_serve.bundle import CARD, CELLS, Bundle, pack, unpack
+from xvfl_serve.cell_model import write_arrays
 from xvfl_serve.encoding.encoders import EncodedRows
 from xvfl_serve.predictor import Predictor
-from xvfl_serve.row_report import COMPLETED, LOGITS, WORDS, Output
+from xvfl_serve.row_report import COMPLETED, LOGITS, Output
 
 TOLERANCE = 1e-5
 """Largest difference of probabilities by ONNX and by torch."""
@@ -93,6 +94,12 @@ def build_bundle(
     parties = [party] if party is not None else list(model.encoders)
     outputs = list(_outputs(model, parties))
     files = dict(_nets(model, parties, outputs))
+    cells = {}
+    if model.cells is not None:
+        tables = [name for name in parties if name in model.cells.parties]
+        numbers = [model.cells.parties.index(name) for name in tables]
+        files[CELLS] = write_arrays(model.cells.model.select(numbers).to_arrays())
+        cells = {"cells": tables}
     for number, name in enumerate(parties):
         text = json.dumps(finite_json(model.encoders[name].to_dict()), ensure_ascii=False)
         files[f"encoders/{number}.json"] = text.encode()
@@ -115,6 +122,7 @@ def build_bundle(
             for number, name in enumerate(parties)
         ],
         "outputs": [vars(output) for output in outputs],
+        **cells,
         "training": dict(summary or training_summary(model, {}, None)),
     }
     files[CARD] = model_card(manifest, {name: model.encoders[name] for name in parties}).encode()
@@ -145,7 +153,7 @@ def _output(
         party,
         tuple(inputs),
         f"nets/{mode}{number}.onnx",
-        completion if model.completes else "",
+        completion if model.completes and _images(model, inputs) else "",
         model.temperatures.get(mode_key(mode, party), 1.0),
         model.temperatures.get(mode_key("local", party), 1.0),
         mode in completing,
@@ -166,8 +174,13 @@ def _nets(
         if output.completion:
             completions[output.completion] = (output.parties, numbers)
     for file, (names, numbers) in completions.items():
-        results = [f"{kind}.{number}" for number in numbers for kind in (COMPLETED, WORDS)]
+        results = [f"{COMPLETED}.{numbers[names.index(name)]}" for name in _images(model, names)]
         yield file, to_onnx(PredictionGraph(model, names), numbers, results)
+
+
+def _images(model: Model, parties: Sequence[str]) -> list[str]:
+    """Return the parties with images, which nets complete."""
+    return [name for name in parties if model.layouts[name].image is not None]
 
 
 def training_summary(

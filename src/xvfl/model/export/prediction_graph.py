@@ -13,14 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from xvfl import maths
-from xvfl.data.codecs import HashedCodec
-from xvfl.data.encoder import TableEncoder
 from xvfl.federation.fused import pad
 from xvfl.federation.upload.private_worker import reference_rows
 from xvfl.methods.base import Mode, View
 from xvfl.model.model import Model
 from xvfl.nets.party_net import PartyNet
-from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable, Rows, is_full
 
 
@@ -104,7 +101,7 @@ class PredictionGraph(nn.Module):
     parties
         Names of the parties whose rows are the inputs.
     mode
-        The mode whose logits are computed; None computes the completed features of every party.
+        The mode whose logits are computed; None computes the completed images of every party.
     party
         The predicting party; '' in mode collaborative.
     """
@@ -123,12 +120,11 @@ class PredictionGraph(nn.Module):
         self.thresholds = [model.full_threshold[name] for name in parties]
         self.members, self.width = model.net.members, model.head_width
         self.hides_missing = model.differential_privacy is not None
-        self.words = [_vocabulary_vectors(model, name) for name in parties]
         self.eval()
         self.centers = [_center(net) if self.hides_missing else None for net in self._nets()]
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Compute logits (B, C); or dense values and words of each party."""
+        """Compute logits (B, C); or the images of each party that has images."""
         tables = self._tables(inputs)
         seen = torch.stack([table.observed.any(1) for table in tables], 1)
         full = torch.stack(
@@ -147,25 +143,11 @@ class PredictionGraph(nn.Module):
         if self.mode is not None:
             return self.method.logits(federation, rows, self.mode, self.index).float()
         repeated = rows.repeat_for_members(self.members)
-        results: list[Tensor] = []
-        for i, layout in enumerate(self.layouts):
-            results += self._completed(federation.completed_features(repeated, i), layout, i)
-        return tuple(results)
-
-    def _completed(self, values: Tensor, layout: Layout, party: int) -> list[Tensor]:
-        """Return the dense values, and the nearest words of hashed features."""
-        if layout.image is not None:
-            return [values, torch.zeros_like(values[:, :0, 0, 0], dtype=torch.long)]
-        by_member = values.view(self.members, -1, layout.encoded)
-        mean, first = by_member.mean(0), by_member[0]
-        words, at = [], layout.dense
-        for feature, (table, word) in zip(layout.hashed, self.words[party], strict=True):
-            near = first[:, at : at + feature.width]
-            distance = table.square().sum(1) - 2 * near @ table.T
-            words.append(word[distance.argmin(1)])
-            at += feature.width
-        none = torch.zeros_like(mean[:, :0], dtype=torch.long)
-        return [mean[:, : layout.dense], torch.stack(words, 1) if words else none]
+        return tuple(
+            federation.completed_features(repeated, i)
+            for i, layout in enumerate(self.layouts)
+            if layout.image is not None
+        )
 
     def _tables(self, inputs: Sequence[Tensor]) -> list[PartyTable]:
         tables, given = [], iter(inputs)
@@ -194,19 +176,3 @@ def _center(net: PartyNet) -> Tensor:
     rows = reference_rows(net.layout)
     with torch.no_grad():
         return net.embed(net.encode(rows), rows.observed).double().mean(0)
-
-
-def _vocabulary_vectors(model: Model, party: str) -> list[tuple[Tensor, Tensor]]:
-    """Return, for each hashed feature, the vectors of its words and their places."""
-    encoder = model.encoders[party]
-    if not isinstance(encoder, TableEncoder):
-        return []
-    codecs = [codec for codec in encoder.codecs if isinstance(codec, HashedCodec)]
-    found = []
-    for codec, embedding in zip(codecs, model.parties[party].vectors, strict=True):
-        codes, words = codec.decodable
-        weight = cast(nn.Embedding, embedding).weight.detach()
-        # Of several members, completed rows hold the vectors of the first.
-        first = weight[0] if weight.dim() == 3 else weight
-        found.append((first[torch.from_numpy(codes)], torch.from_numpy(words)))
-    return found

@@ -1,0 +1,153 @@
+"""Fill the missing cells of tables from the observed cells of all given parties."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from xvfl.data.encoded import Encoded
+from xvfl.data.encoder import TableEncoder
+from xvfl.data.sources import Encoder
+from xvfl.model.cell_calibration import calibrate_cells
+from xvfl.model.cell_distributions import (
+    CellDistributions,
+    distributions_from_tensors,
+    distributions_to_tensors,
+)
+from xvfl.model.cell_fit import ROWS, Cells, fit_cells
+from xvfl.model.filled_cells import CompletedRows
+from xvfl.primitives.random import named_generator
+from xvfl.primitives.rows import PartyTable, RowSource, Table
+from xvfl.primitives.seeding import derive_seed
+from xvfl_serve.cell_model import CellModel
+
+MODEL_PREFIX, DISTRIBUTIONS_PREFIX = "model/", "distributions/"
+VALIDATION_SHARE = 0.15
+"""Share of a party's own rows on which the distributions of its filled cells are fitted."""
+
+
+@dataclass(frozen=True)
+class CellFiller:
+    """The model that fills cells, and the distributions of filled cells by party."""
+
+    parties: tuple[str, ...]
+    """Parties with a table, in the order in which the model numbers them."""
+    model: CellModel
+    distributions: dict[str, CellDistributions]
+
+    def complete(
+        self,
+        encoders: Mapping[str, Encoder],
+        encoded: Mapping[str, Encoded],
+        party: str,
+        ids: Sequence[str],
+    ) -> CompletedRows:
+        """Predict every cell of some rows of a party from the observed cells of all tables."""
+        encoder, number = encoders[party], self.parties.index(party)
+        assert isinstance(encoder, TableEncoder)
+        index = pd.Index(list(ids))
+        tables = {
+            at: _take(each, pd.Index(each.ids).get_indexer(index))
+            for at, name in enumerate(self.parties)
+            if (each := encoded.get(name)) is not None
+        }
+        found = self.model.predict(tables, len(index), number)
+        own = tables[number].observed.any(1)
+        peers = np.zeros_like(own)
+        for at, table in tables.items():
+            peers |= table.observed.any(1) & (at != number)
+        cues = own + 2 * peers.astype(np.int64)
+        targets = self.model.of_party(number)
+        return CompletedRows(encoder, targets, found, cues, self.distributions[party])
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Return all contents as tensors, by name."""
+        arrays = self.model.to_arrays().items()
+        model = {f"{MODEL_PREFIX}{name}": torch.from_numpy(array) for name, array in arrays}
+        parts = distributions_to_tensors(self.distributions).items()
+        return model | {f"{DISTRIBUTIONS_PREFIX}{name}": each for name, each in parts}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], parties: Sequence[str]) -> "CellFiller":
+        """Build it from the tensors of `to_tensors`."""
+        model, distributions = (
+            {name.removeprefix(each): t for name, t in tensors.items() if name.startswith(each)}
+            for each in (MODEL_PREFIX, DISTRIBUTIONS_PREFIX)
+        )
+        arrays = {name: each.numpy() for name, each in model.items()}
+        found = distributions_from_tensors(distributions, parties)
+        return cls(tuple(parties), CellModel.from_arrays(arrays), found)
+
+
+def fit_cell_filler(
+    encoders: Mapping[str, Encoder],
+    tables: Mapping[str, Table],
+    training: RowSource,
+    validation: RowSource,
+    seed: int,
+) -> CellFiller | None:
+    """Fit on a sample of the training rows and calibrate on validation rows; None without tables.
+
+    `encoders` and `tables` are those of all parties, in the order of the rows' handles.
+    """
+    places = {
+        name: at
+        for at, (name, each) in enumerate(encoders.items())
+        if isinstance(each, TableEncoder)
+    }
+
+    def sample(rows: RowSource) -> Mapping[int, Cells]:
+        rng = named_generator("cpu", seed, "cells")
+        handles = rows.take(torch.randperm(len(rows), generator=rng)[:ROWS]).handles
+        return {
+            number: _cells(tables[name].take(handles[:, place]))
+            for number, (name, place) in enumerate(places.items())
+        }
+
+    return _fit(encoders, list(places), sample(training), sample(validation), seed)
+
+
+def fit_own_cells(name: str, encoder: Encoder, table: PartyTable, seed: int) -> CellFiller | None:
+    """Fit on a party's own rows alone; None for images."""
+    if not isinstance(encoder, TableEncoder):
+        return None
+    order = torch.randperm(len(table), generator=named_generator("cpu", seed, "cells"))
+    count = max(int(len(table) * VALIDATION_SHARE), 1)
+    validation, training = (_cells(table.take(each)) for each in (order[:count], order[count:]))
+    return _fit({name: encoder}, [name], {0: training}, {0: validation}, seed)
+
+
+def _fit(
+    encoders: Mapping[str, Encoder],
+    names: Sequence[str],
+    training: Mapping[int, Cells],
+    validation: Mapping[int, Cells],
+    seed: int,
+) -> CellFiller | None:
+    own = {
+        at: each
+        for at, name in enumerate(names)
+        if isinstance(each := encoders[name], TableEncoder)
+    }
+    if not own:
+        return None
+    seeds = (derive_seed(seed, "cells", purpose) for purpose in ("fit", "calibration"))
+    model = fit_cells(own, training, next(seeds))
+    model, found = calibrate_cells(model, own, validation, next(seeds))
+    return CellFiller(tuple(names), model, {names[at]: each for at, each in found.items()})
+
+
+def _cells(table: PartyTable) -> Cells:
+    values, codes, observed = (
+        each.cpu().numpy() for each in (table.values, table.codes, table.observed)
+    )
+    return Cells(values, codes, observed)
+
+
+def _take(encoded: Encoded, places: np.ndarray) -> Cells:
+    """Select encoded rows; place −1 is a row that the party does not hold."""
+    rows = Cells(*(each[places] for each in (encoded.values, encoded.codes, encoded.observed)))
+    return Cells(rows.values, rows.codes, rows.observed & (places >= 0)[:, None])

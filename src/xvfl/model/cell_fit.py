@@ -1,0 +1,385 @@
+"""Fit the model that fills the cells of tables, on rows whose cells are hidden at random.
+
+Shapes: n rows, p scores, K classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import eigsh
+from scipy.special import ndtri
+
+from xvfl.data.codecs import CategoryCodec, Codec, HashedCodec
+from xvfl.data.encoder import TableEncoder
+from xvfl_serve.cell_model import GROUPS, CellModel, Ints, Predicted, Target, Trees
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+ROWS, MAX_COPIES = 8000, 4
+"""Rows that train; fewer are used several times, with other cells hidden."""
+MAX_HIDDEN = 0.7
+"""Largest share of the cells of a row that are hidden, beside those of other parties."""
+KNOTS = 64
+MAX_FACTORS = 48
+EXPLAINED = 0.98
+"""Largest share of the variance of a score that the factors explain."""
+SHRINKAGE = 20
+"""Covariances of fewer common rows count less."""
+MAX_CLASSES = 8
+"""Classes of a hashed feature; its other values are one more."""
+NEAR = 24
+"""Scores that the trees of a feature see: the party's own, and half as many of others."""
+ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 40, 2400, 8, 120
+"""Boosting steps of a feature, of all features, the fewest, and trees of all classes."""
+MIN_ROWS = 60
+"""Fewest rows with the cell for trees."""
+MIN_FILL_CELLS, MAX_FILL_BINS = 40, 20
+"""Fewest cells of a bin, and most bins, of the map from predicted scores to values."""
+BLENDS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Weights of the mean against the median in the value of a cell."""
+QUANTILES = np.linspace(0.05, 0.95, 11)
+"""Levels of the differences of scores that stand for their distribution."""
+BETTER = 0.985
+"""Relative error below which another map replaces a simpler one."""
+SHRINKS = (1.0, 0.67, 0.33, 0.0)
+"""Factors of the predicted score; with 0 all cells have one value."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The encoded rows of a party, in numpy."""
+
+    values: NDArray[np.float32]
+    codes: Ints
+    observed: Bools
+
+    def take(self, rows: Ints) -> "Cells":
+        """Select rows."""
+        return Cells(self.values[rows], self.codes[rows], self.observed[rows])
+
+
+Tables = Mapping[int, Cells]
+"""Rows of the parties with a table, by the number of the party; a row has one place in all."""
+
+
+def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -> CellModel:
+    """Fit the factor model and the trees of all parties' features; `fit_fills` comes after."""
+    rng = np.random.default_rng(seed)
+    rows = len(next(iter(tables.values())).values)
+    sampled = rng.permutation(rows)[:ROWS]
+    whole = {party: table.take(sampled) for party, table in tables.items()}
+    model = _fit_factors(encoders, whole)
+    copies = min(max(ROWS // max(len(sampled), 1), 1), MAX_COPIES)
+    at = np.tile(np.arange(len(sampled)), copies)
+    whole = {party: table.take(at) for party, table in whole.items()}
+    shown = {
+        party: table.observed
+        & (rng.random(table.observed.shape) >= rng.uniform(0, MAX_HIDDEN, (len(at), 1)))
+        for party, table in whole.items()
+    }
+    kinds = np.arange(len(at)) % 2 == 0
+    targets: list[Target] = []
+    count = sum(len(encoder.codecs) for encoder in encoders.values())
+    iterations = min(ITERATIONS, ALL_ITERATIONS // max(count, 1))
+    covariance = np.abs(model.loadings @ model.loadings.T)
+    true, _ = model.encode(whole, len(at))
+    for party, encoder in encoders.items():
+        masked = {
+            other: replace(
+                table, observed=shown[other] & (kinds | np.bool_(other == party))[:, None]
+            )
+            for other, table in whole.items()
+        }
+        scores, observed = model.encode(masked, len(at))
+        factors, _ = model.factor_predictions(scores, observed)
+        inputs = _Inputs(scores, observed, factors, true)
+        for feature, codec in enumerate(encoder.codecs):
+            present = np.flatnonzero(whole[party].observed[:, feature])
+            target = _empty_target(model, party, feature, codec, whole[party].take(present))
+            target = replace(target, near=_nearest(model, covariance, target))
+            if iterations >= FEWEST_ITERATIONS and len(present) >= MIN_ROWS:
+                target = _fit_trees(target, inputs, present, iterations)
+            targets.append(target)
+    return replace(model, targets=tuple(targets))
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the trees learn from: (n, p) each."""
+
+    scores: Floats
+    observed: Bools
+    factors: Floats
+    true: Floats
+
+
+def _fit_factors(encoders: Mapping[int, TableEncoder], tables: Tables) -> CellModel:
+    columns = [
+        (party, feature, *column)
+        for party, encoder in encoders.items()
+        for feature, codec in enumerate(encoder.codecs)
+        for column in _score_columns(encoder, feature, codec, tables[party])
+    ]
+    numbers = np.array([each[:4] for each in columns], dtype=np.int64)
+    model = CellModel(
+        *numbers.T,
+        tuple(each[4] for each in columns),
+        tuple(each[5] for each in columns),
+        np.zeros((len(columns), 1)),
+        np.ones(len(columns)),
+    )
+    rows = len(next(iter(tables.values())).values)
+    scores, observed = model.encode(tables, rows)
+    common = observed.T.astype(np.float32) @ observed.astype(np.float32)
+    covariance = (scores.T @ scores / (common + SHRINKAGE)).astype(np.float64)
+    if len(columns) <= 4 * MAX_FACTORS:
+        variances, vectors = np.linalg.eigh(covariance)
+    else:
+        start = np.ones(len(columns))
+        variances, vectors = eigsh(covariance, MAX_FACTORS, v0=start)
+    kept = np.argsort(-variances, kind="stable")[:MAX_FACTORS]
+    loadings = vectors[:, kept] * np.sqrt(np.maximum(variances[kept], 0))
+    total = np.maximum(np.diag(covariance), 1e-3)
+    explained = (loadings**2).sum(1)
+    noise = np.maximum(total - explained, (1 - EXPLAINED) * total)
+    return replace(model, loadings=loadings, noise=noise)
+
+
+def _score_columns(
+    encoder: TableEncoder, feature: int, codec: Codec, table: Cells
+) -> list[tuple[int, int, Floats, Floats]]:
+    """Return place, code, knots and scores of each score of a feature."""
+    present = table.observed[:, feature]
+    if isinstance(codec, HashedCodec):
+        place = feature - (len(encoder.codecs) - len(encoder.layout.hashed))
+        found = table.codes[present, place]
+        codes, counts = np.unique(found[np.isin(found, codec.decodable[0])], return_counts=True)
+        frequent = codes[np.argsort(-counts, kind="stable")][:MAX_CLASSES]
+        if not len(frequent):
+            frequent = codec.decodable[0][:1]
+        shares = [(found == code).mean() if len(found) else 0.0 for code in frequent]
+        flags = [*zip(frequent.tolist(), shares, strict=True), (-2, 1 - sum(shares))]
+        return [(place, code, *_flag_scores(share)) for code, share in flags]
+    start = sum(each.feature.width for each in encoder.codecs[:feature])
+    columns = []
+    for width in range(codec.feature.width):
+        values = table.values[present, start + width].astype(np.float64)
+        if not isinstance(codec, CategoryCodec) and not width:
+            knots = _rank_scores(values)
+        else:
+            knots = _flag_scores(values.mean() if len(values) else 0.5, values.std())
+        columns.append((start + width, -1, *knots))
+    return columns
+
+
+def _flag_scores(mean: float, deviation: float | None = None) -> tuple[Floats, Floats]:
+    deviation = (mean * (1 - mean)) ** 0.5 if deviation is None else deviation
+    # Rare values have no scores far from 0.
+    ends = (np.array([-1.0, 1.0]) - mean) / max(float(np.nan_to_num(deviation)), 0.05)
+    return np.array([-1.0, 1.0]), ends
+
+
+def _rank_scores(values: Floats) -> tuple[Floats, Floats]:
+    """Map values to the quantiles of the normal distribution at their mean ranks."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) < 2:
+        return np.array([0.0, 1.0]), np.zeros(2)
+    ranks = (np.cumsum(counts) - counts / 2) / len(values)
+    if len(distinct) > KNOTS:
+        wanted = np.linspace(ranks[0], ranks[-1], KNOTS)
+        kept = np.unique(np.searchsorted(ranks, wanted).clip(max=len(ranks) - 1))
+        kept = np.unique(np.append(kept, [0, len(ranks) - 1]))
+        distinct, ranks = distinct[kept], ranks[kept]
+    return distinct, ndtri(ranks)
+
+
+def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, table: Cells) -> Target:
+    """Return a target without trees; `table` are the rows that have the cell."""
+    columns = np.flatnonzero((model.party == party) & (model.feature == feature))
+    none: Ints = np.zeros(0, dtype=np.int64)
+    empty = np.zeros(0)
+    scores, filled, baseline = empty, empty, np.zeros(len(columns))
+    codes = words = none
+    shares = empty
+    if isinstance(codec, HashedCodec):
+        codes = model.code[columns[:-1]]
+        known, places = codec.decodable
+        options = codec.options_of(codes)
+        words = places[options]
+        found = codec.options_of(table.codes[:, model.place[columns[0]]])
+        shares = np.bincount(found[found >= 0], minlength=len(known)) + 1.0
+        shares[options] = 0
+        shares /= max(shares.sum(), 1.0)
+    elif not isinstance(codec, CategoryCodec):
+        columns, baseline = columns[:1], np.zeros(1)
+        scores, knots = model.scores[columns[0]], model.knots[columns[0]]
+        if not len(table.values):
+            knots = np.full(2, 0.5)
+        elif not scores.any():
+            knots = np.full(2, float(table.values[0, model.place[columns[0]]]))
+        filled = np.tile(knots, GROUPS)
+    if not len(scores):
+        flags = [(model.scores[at], model.knots[at]) for at in columns]
+        means = np.array([np.interp(0.0, *each) for each in flags])
+        baseline = np.log(np.maximum(means, 1e-4))
+    trees = Trees(none, none, empty.astype(np.float32), none.astype(bool), none, none,
+                  empty.astype(np.float32), 0)  # fmt: skip
+    return Target(
+        party, feature, columns, none, trees, baseline, scores, filled, codes, words, shares
+    )
+
+
+def _nearest(model: CellModel, covariance: Floats, target: Target) -> Ints:
+    """Return the scores that covary most with a target's."""
+    strength = covariance[target.columns].max(0)
+    own = model.party == target.party
+    strength[own & (model.feature == target.feature)] = -1
+    order = np.argsort(-strength, kind="stable")
+    order = order[strength[order] >= 0]
+    return np.sort(np.append(order[own[order]][:NEAR], order[~own[order]][: NEAR // 2]))
+
+
+def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int) -> Target:
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    seen = np.where(
+        inputs.observed[rows][:, target.near], inputs.scores[rows][:, target.near], np.nan
+    )
+    factors = inputs.factors[rows][:, target.columns]
+    # A column without any number cannot be binned; no tree uses a constant one.
+    seen[:, np.isnan(seen).all(0)] = 0
+    x = np.concatenate([seen, factors], 1).astype(np.float32)
+    options: dict[str, Any] = {
+        "learning_rate": 0.1,
+        "max_leaf_nodes": 15,
+        "max_depth": 8,
+        "l2_regularization": 1.0,
+        "early_stopping": False,
+        "random_state": 0,
+    }
+    true = inputs.true[rows][:, target.columns]
+    if not target.categorical:
+        booster = HistGradientBoostingRegressor(max_iter=iterations, **options)
+        booster.fit(x, true[:, 0] - factors[:, 0])
+        base = float(booster._baseline_prediction[0, 0])
+        return replace(target, trees=copy_trees(booster, np.array([base])))
+    count = len(target.columns)
+    if count < 2:
+        return target
+    y = true.argmax(1)
+    # A class needs a row: one with nothing observed, if there is no other.
+    absent = np.setdiff1d(np.arange(count), y)
+    x = np.append(x, np.full((len(absent), x.shape[1]), np.nan, dtype=np.float32), 0)
+    y = np.append(y, absent)
+    per_class = count if count > 2 else 1
+    steps = min(iterations, max(CLASS_TREES // per_class, FEWEST_ITERATIONS))
+    booster = HistGradientBoostingClassifier(max_iter=steps, **options).fit(x, y)
+    base = booster._baseline_prediction[0]
+    baseline = np.array([0.0, base[0]]) if per_class == 1 else np.asarray(base)
+    return replace(target, trees=copy_trees(booster, np.zeros(per_class)), baseline=baseline)
+
+
+def copy_trees(booster: Any, offset: Floats) -> Trees:
+    """Copy the trees of a booster; the first tree of each output also has its offset."""
+    nodes = [tree.nodes for step in booster._predictors for tree in step]
+    ends = np.cumsum([len(each) for each in nodes])
+    starts = ends - [len(each) for each in nodes]
+    flat, start = np.concatenate(nodes), np.repeat(starts, [len(each) for each in nodes])
+    leaf, own = flat["is_leaf"].astype(bool), np.arange(len(flat))
+    value = np.where(leaf, flat["value"], 0.0)
+    for output, add in enumerate(offset):
+        value[starts[output] : ends[output]] += np.where(leaf, add, 0.0)[
+            starts[output] : ends[output]
+        ]
+    return Trees(
+        starts.astype(np.int64),
+        np.where(leaf, 0, flat["feature_idx"]).astype(np.int64),
+        np.where(leaf, 0.0, flat["num_threshold"]).astype(np.float32),
+        flat["missing_go_to_left"].astype(bool),
+        np.where(leaf, own, flat["left"].astype(np.int64) + start),
+        np.where(leaf, own, flat["right"].astype(np.int64) + start),
+        value.astype(np.float32),
+        int(flat["depth"].max()),
+    )
+
+
+def fit_fills(
+    model: CellModel,
+    encoders: Mapping[int, TableEncoder],
+    predicted: Mapping[tuple[int, int], Predicted],
+    true: Mapping[tuple[int, int], Floats],
+    copies: float,
+) -> CellModel:
+    """Choose the values of numbers, by party and feature, from predicted and true hidden cells.
+
+    Each cell is there in `copies` copies, predicted from other cells.
+
+    In bins of the predicted score the value is the mean, the median or between, whichever has the
+    smallest sum of root mean square and mean absolute error.
+    """
+    targets = []
+    for target in model.targets:
+        key = target.party, target.feature
+        if not target.categorical and len(true[key]) and np.ptp(target.scores):
+            codec = encoders[target.party].codecs[target.feature]
+            target = _fit_fill(target, codec, predicted[key], true[key], copies * MIN_FILL_CELLS)
+        targets.append(target)
+    return replace(model, targets=tuple(targets))
+
+
+def _fit_fill(
+    target: Target, codec: Any, predicted: Predicted, encoded: Floats, least: float
+) -> Target:
+    """Fit the map of each group with bins of `least` cells; small groups have that of all."""
+    knots = target.filled.reshape(GROUPS, -1)[0]
+    scores, true = predicted.scores[:, 0], codec.scale.invert(encoded)
+    parts = [np.flatnonzero(predicted.groups == group) for group in range(GROUPS)]
+    every = np.arange(len(true))
+    parts = [each if 2 * len(each) >= least else every for each in parts]
+    bins = [_bins(scores, each, least) for each in parts]
+    points = np.unique(np.concatenate([target.scores, *(at for at, _ in bins)]))
+
+    true_scores = np.interp(encoded, knots, target.scores)
+
+    def values(of: Floats) -> Floats:
+        result: Floats = codec.scale.invert(np.interp(of, target.scores, knots))
+        return result
+
+    curves: list[Floats] = []
+    for cells, (at, members) in zip(parts, bins, strict=True):
+        # Pairs of median and mean, at the cells and at the points.
+        maps = []
+        for factor in SHRINKS:
+            rest = true_scores - factor * scores
+            shifts = np.array([np.quantile(rest[each], QUANTILES) for each in members])
+            maps.append([_spread(values, factor, each, at, shifts) for each in (scores, points)])
+        in_bins = [np.array([f(true[each]) for each in members]) for f in (np.median, np.mean)]
+        maps.append([[np.interp(x, at, each) for each in in_bins] for x in (scores, points)])
+        best, curve = np.inf, np.zeros_like(points)
+        for (median, mean), shown in maps:
+            for blend in BLENDS:
+                error = (blend * mean + (1 - blend) * median - true)[cells]
+                loss = float(np.sqrt((error**2).mean()) + np.abs(error).mean())
+                if loss < BETTER * best:
+                    best, curve = loss, blend * shown[1] + (1 - blend) * shown[0]
+        curves.append(codec.scale.apply(curve))
+    return replace(target, scores=points, filled=np.concatenate(curves))
+
+
+def _spread(
+    values: Callable[[Floats], Floats], factor: float, scores: Floats, at: Floats, shifts: Floats
+) -> list[Floats]:
+    """Return the median and the mean of the values of scores that vary as in the bins."""
+    varied = [values(factor * scores + np.interp(scores, at, each)) for each in shifts.T]
+    return [varied[len(varied) // 2], np.mean(varied, 0)]
+
+
+def _bins(scores: Floats, cells: Ints, least: float) -> tuple[Floats, list[Ints]]:
+    """Split cells into bins of their predicted scores; return the mean scores, and the cells."""
+    order = cells[np.argsort(scores[cells], kind="stable")]
+    count = int(np.clip(len(order) // least, 1, MAX_FILL_BINS))
+    members = np.array_split(order, count)
+    return np.array([scores[each].mean() for each in members]), members

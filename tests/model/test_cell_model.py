@@ -1,0 +1,134 @@
+"""The model that fills cells: near copies, trees in numpy, peers, saving."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from xvfl.config import TableOptions
+from xvfl.data.encoder import TableEncoder
+from xvfl.dataset.in_memory import to_party_table
+from xvfl.model.cell_filler import CellFiller, fit_cell_filler, fit_own_cells
+from xvfl.primitives.rows import align_rows, observation_levels
+from xvfl_serve.cell_model import CellModel, read_cells, write_arrays
+
+ROWS = 1500
+
+
+def sample() -> dict[str, pd.DataFrame]:
+    """Sample x1 = exp(z) beside x2 = z + noise, and a peer that knows nothing of z."""
+    rng = np.random.default_rng(0)
+    z, index = rng.normal(size=ROWS), pd.Index([f"r{i}" for i in range(ROWS)])
+    kind = np.where(np.abs(z) > 1, "far", "near")
+    bank = pd.DataFrame({"x1": np.exp(z), "x2": z + 0.05 * rng.normal(size=ROWS), "kind": kind})
+    city = [f"city {i}" for i in rng.integers(90, size=ROWS)]
+    shop = pd.DataFrame({"u": rng.normal(size=ROWS), "v": rng.exponential(size=ROWS), "city": city})
+    return {"bank": bank.set_axis(index), "shop": shop.set_axis(index)}
+
+
+TABLES = sample()
+ENCODERS = {name: TableEncoder.fit(table, TableOptions(), name) for name, table in TABLES.items()}
+
+
+@pytest.fixture(scope="module")
+def filler() -> CellFiller:
+    tables = {
+        name: to_party_table(each.layout, each.encode(TABLES[name]))
+        for name, each in ENCODERS.items()
+    }
+    levels = [observation_levels(each.observed, 1.0) for each in tables.values()]
+    rows = align_rows(torch.arange(ROWS).unsqueeze(1).expand(-1, 2), levels)
+    at = torch.arange(ROWS)
+    parts = rows.take(at[:1200]), rows.take(at[1200:])
+    found = fit_cell_filler(ENCODERS, tables, *parts, seed=0)
+    assert found is not None
+    return found
+
+
+def fill(filler: CellFiller, hidden: str, parties: list[str]) -> pd.DataFrame:
+    """Fill a hidden column of the bank's held-out rows."""
+    tables = {name: TABLES[name].iloc[1200:] for name in parties}
+    tables["bank"] = tables["bank"].assign(**{hidden: np.nan})
+    encoded = {name: ENCODERS[name].encode(each) for name, each in tables.items()}
+    ids = list(tables["bank"].index)
+    return filler.complete(ENCODERS, encoded, "bank", ids).decode().set_axis(ids)
+
+
+@pytest.mark.parametrize("parties", [["bank"], ["bank", "shop"]])
+def test_a_skewed_number_is_filled_from_its_near_copy(
+    filler: CellFiller, parties: list[str]
+) -> None:
+    """The noise of the copy alone gives an error of 0.05 standard deviations."""
+    found = np.log(fill(filler, "x1", parties)["x1"])
+    error = found - np.log(TABLES["bank"]["x1"].iloc[1200:])
+    assert np.sqrt((error**2).mean()) < 0.15
+
+
+def test_a_category_follows_from_a_number(filler: CellFiller) -> None:
+    found = fill(filler, "kind", ["bank"])["kind"]
+    assert (found == TABLES["bank"]["kind"].iloc[1200:]).mean() > 0.9
+
+
+def test_a_party_alone_fills_from_its_own_columns() -> None:
+    encoder = ENCODERS["bank"]
+    table = to_party_table(encoder.layout, encoder.encode(TABLES["bank"].iloc[:1200]))
+    own = fit_own_cells("bank", encoder, table, 1)
+    assert own is not None and own.parties == ("bank",)
+    found = np.log(fill(own, "x1", ["bank"])["x1"])
+    error = found - np.log(TABLES["bank"]["x1"].iloc[1200:])
+    assert np.sqrt((error**2).mean()) < 0.15
+
+
+def test_factors_predict_the_conditional_mean(filler: CellFiller) -> None:
+    """Compare with the definition, score by score, for seen and missing cells."""
+    model = filler.model
+    rng = np.random.default_rng(1)
+    p = len(model.party)
+    scores, seen = rng.normal(size=(6, p)), rng.random((6, p)) < 0.6
+    scores = np.where(seen, scores, 0)
+    covariance = model.loadings @ model.loadings.T + np.diag(model.noise)
+    found, remaining = model.factor_predictions(scores.astype(np.float32), seen)
+    for row in range(6):
+        for column in range(p):
+            others = np.flatnonzero(seen[row] & (np.arange(p) != column))
+            weights = np.linalg.solve(
+                covariance[np.ix_(others, others)], covariance[others, column]
+            )
+            assert found[row, column] == pytest.approx(weights @ scores[row, others], abs=2e-3)
+            left = covariance[column, column] - weights @ covariance[others, column]
+            assert remaining[row, column] == pytest.approx(
+                left / covariance[column, column], abs=2e-3
+            )
+
+
+def test_trees_equal_those_of_scikit_learn() -> None:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    from xvfl.model.cell_fit import copy_trees
+
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(400, 4)).astype(np.float32)
+    x[rng.random(x.shape) < 0.3] = np.nan
+    y = np.nansum(x[:, :2], 1).round().clip(-1, 1)
+    booster = HistGradientBoostingClassifier(max_iter=5, random_state=0).fit(x, y)
+    trees = copy_trees(booster, np.zeros(3))
+    expected = booster._raw_predict(x) - booster._baseline_prediction
+    np.testing.assert_allclose(trees.predict(x, 3), expected, atol=1e-5)
+
+
+def test_arrays_hold_the_whole_model(filler: CellFiller) -> None:
+    data = write_arrays(filler.model.to_arrays())
+    assert data == write_arrays(filler.model.to_arrays())
+    loaded = CellFiller(filler.parties, read_cells(data), filler.distributions)
+    expected = fill(filler, "x2", ["bank", "shop"])
+    pd.testing.assert_frame_equal(fill(loaded, "x2", ["bank", "shop"]), expected)
+
+
+def test_one_partys_model_knows_no_scores_of_others(filler: CellFiller) -> None:
+    own = filler.model.select([0])
+    assert set(own.party) == {0} and {each.party for each in own.targets} == {0}
+    alone = CellFiller(("bank",), own, filler.distributions)
+    for column in ("x1", "kind"):
+        found = fill(alone, column, ["bank"])[column]
+        pd.testing.assert_series_equal(found, fill(filler, column, ["bank"])[column])
+    assert isinstance(CellModel.from_arrays(own.to_arrays()), CellModel)
