@@ -49,7 +49,7 @@ from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
 from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
-from xvfl.model.fit_report import REPORT, read_report
+from xvfl.model.fit_report import REPORT, FitReport, read_report
 from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset, uses_unlabeled
 from xvfl.model.given_tables import predict_given
 from xvfl.model.model import Model
@@ -465,8 +465,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         folder = RunDir(path)
         self.model_.save(folder, {"id_column": self.id_column} if self.id_column else None)
-        if getattr(self, "report_", None) is not None:
-            folder.write_json(REPORT, self.report_.to_dict())
+        report: FitReport | None = getattr(self, "report_", None)
+        if report is not None:
+            folder.write_json(REPORT, report.to_dict())
 
     @classmethod
     def load(

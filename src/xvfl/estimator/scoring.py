@@ -99,8 +99,7 @@ class _ModeScorer:
         parties = X.columns.unique(0)
         if self.party not in parties:
             raise ModeError(f"scorer: {unknown('party', self.party, parties)}")
-        held: NDArray[np.bool_] = X[self.party].notna().to_numpy().any(1)
-        return held
+        return np.asarray(X[self.party].notna().to_numpy().any(1), dtype=bool)
 
 
 class _InMode(BaseEstimator):  # type: ignore[misc]

@@ -196,4 +196,4 @@ def _still_improves(records: Sequence[Mapping[str, Any]], epochs: int) -> bool:
     if len(records) < epochs or len(scores) < 2:
         return False
     before, after = -max(scores[:-last]), -max(scores[-last:])
-    return after < before - IMPROVING * abs(before)
+    return bool(after < before - IMPROVING * abs(before))
