@@ -171,7 +171,7 @@ def in_process(python: Sequence[str], folder: Path, seed: int, options: argparse
     arguments = ["--worker", folder, "--seeds", seed, "--predicted", options.predicted]
     command = [*python, __file__, *map(str, arguments)]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=one_thread, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=one_thread, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
