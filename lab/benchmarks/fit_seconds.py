@@ -171,7 +171,7 @@ def in_process(python: Sequence[str], folder: Path, seed: int, options: argparse
     arguments = ["--worker", folder, "--seeds", seed, "--predicted", options.predicted]
     command = [*python, __file__, *map(str, arguments)]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=one_thread, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=one_thread, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", choices=CASES)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--share", type=float, default=1.0, help="share of the training rows")
     parser.add_argument("--adult", type=Path, help="CSV file, label last")
@@ -223,6 +223,9 @@ def main() -> None:
     if options.worker is not None:
         print(json.dumps(fit_once(options.worker, options.seeds[0], options.predicted)))
         return
+    unknown = set(options.cases) - set(CASES)
+    if unknown or not options.cases:
+        parser.error(f"expected cases of {', '.join(CASES)}, got {sorted(unknown)}")
     for case in options.cases:
         compare(case, options)
 

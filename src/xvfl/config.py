@@ -193,8 +193,8 @@ class NetConfig:
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
-    message. 0 = 4 for tables with default nets in one process without privacy options, 2 from 20,000
-    labeled training rows on, else 1."""
+    message. 0 = 4 for tables with default nets in one process without privacy options, 2 from
+    20,000 labeled training rows without hashed categories on, else 1."""
     heads: int = 0
     """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
     averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""

@@ -25,7 +25,8 @@ Section = NetConfig | LossConfig | TrainConfig | PrivacyConfig
 
 DEFAULT_MEMBERS = 4
 MANY_ROWS, MEMBERS_OF_MANY_ROWS = 20_000, 2
-"""Labeled training rows from which members vary less, so that fewer are averaged by default."""
+"""Labeled training rows from which members vary less, so that fewer are averaged by default: not
+with hashed categories, whose learned embeddings vary more."""
 DEFAULT_HEADS = 4
 """Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
@@ -81,6 +82,7 @@ def resolve_options(
     parties: int,
     rows: int,
     numbers: int = 0,
+    hashed: bool = False,
     custom_nets: bool = False,
 ) -> Options:
     """Replace the automatic values of a run's options.
@@ -102,6 +104,8 @@ def resolve_options(
         Number of labeled training rows.
     numbers : int, default=0
         Largest number of encoded numbers of a party, in one process.
+    hashed : bool, default=False
+        Whether a party has hashed categories, in one process.
     custom_nets : bool, default=False
         Whether a bottom, a completer or the head is a custom net; they have one member and one
         head.
@@ -121,7 +125,8 @@ def resolve_options(
         net = replace(net, heads=net.heads or (1 if custom_nets else DEFAULT_HEADS))
         loss = replace(loss, cross_completion=False)
     several = not (federated or image or custom_nets or privacy.protects)
-    members = MEMBERS_OF_MANY_ROWS if rows >= MANY_ROWS else DEFAULT_MEMBERS
+    few = rows >= MANY_ROWS and not hashed
+    members = MEMBERS_OF_MANY_ROWS if few else DEFAULT_MEMBERS
     net = _resolve_net(net, image, privacy, members if several else 1, numbers)
     check_members(net, image, custom_nets)
     train = _resolve_train(train, net.members, rows)

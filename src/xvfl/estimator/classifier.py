@@ -106,7 +106,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         their log-probabilities. More than one needs tables and default nets. 0 means 4 where that
         is possible and labels and features are not protected, 2 from 20,000 labeled training rows
-        on, else 1.
+        without hashed categories on, else 1.
     heads : int, default=0
         Number of nets of the head on the parties' uploads, with
         `label_protection="no_gradients"`. Predictions are averaged as those of members. 0 means 4
