@@ -92,12 +92,12 @@ def _targets(rows: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
         if count == MAX_TARGETS:
             return
         if types.is_numeric_dtype(cells.dtype):
-            values = cells.rank().to_numpy(dtype=np.float64, na_value=np.nan)
+            values: Floats = cells.rank().to_numpy(dtype=np.float64, na_value=np.nan)
         else:
             codes, distinct = pd.factorize(cells)
             if len(distinct) > MAX_VALUES:
                 continue
-            values = np.where(codes < 0, np.nan, codes == 0)
+            values = np.where(codes < 0, np.nan, codes == 0).astype(np.float64)
         present = values[np.isfinite(values)]
         if len(present) and np.ptp(present) > 0:
             count += 1

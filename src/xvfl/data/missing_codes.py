@@ -17,8 +17,8 @@ WORDS = {
     "refused",
 }
 """Texts that stand for a missing value, in lower case."""
-NINES = re.compile(r"-?(9{2,}(\.9*0*)?|9\.9+)|-9(\.0*)?")
-"""Numbers of repeated nines, and -9."""
+NINES = re.compile(r"-?9{2,}(\.9)?|-9")
+"""Numbers of repeated nines, and -9; no prices such as 99.99."""
 TEXT_NINES = re.compile(r"-?9{3,}")
 MAX_CODES = 4
 """Codes of one column."""
@@ -26,7 +26,7 @@ MIN_COUNT, MIN_OTHERS = 3, 4
 """Cells that have a code, and different values besides codes."""
 NEIGHBORS = 5
 """Values next to a code with which it is compared."""
-MIN_EDGE = 0.05
+MIN_EDGE = 0.02
 """Share of cells from which -1 is a code even if it is rarer than 0."""
 MIN_SHARE = 0.005
 """Share of cells of a code that is no number of nines."""
@@ -70,7 +70,7 @@ def _is_code(distinct: Floats, counts: NDArray[np.int64], end: int, rows: int) -
         return False
     if end == 0 and rest[0] >= 0 and (value == -1 or (value < 0 and nines)):
         whole = bool((np.trunc(rest) == rest).all())
-        edge = whole and count >= MIN_EDGE * rows
+        edge = whole and (rest[0] > 0 or count >= MIN_EDGE * rows)
         return nines or edge or count >= 2 * (rivals[0] if whole else rivals.max())
     if nines:
         stands_out = count >= 2 * rivals.max() and gap > 2 * steps.max()
