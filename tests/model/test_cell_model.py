@@ -1,5 +1,7 @@
 """The model that fills cells: near copies, trees in numpy, peers, saving."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,8 @@ import torch
 from xvfl.config import TableOptions
 from xvfl.data.encoder import TableEncoder
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.model.cell_filler import CellFiller, fit_cell_filler, fit_own_cells
+from xvfl.model.cell_filler import CellFiller, fit_cell_filler, load_own_cells, save_own_cells
+from xvfl.model.run_dir import RunDir
 from xvfl.primitives.rows import align_rows, observation_levels
 from xvfl_serve.cell_model import CellModel, read_cells, write_arrays
 
@@ -69,10 +72,12 @@ def test_a_category_follows_from_a_number(filler: CellFiller) -> None:
     assert (found == TABLES["bank"]["kind"].iloc[1200:]).mean() > 0.9
 
 
-def test_a_party_alone_fills_from_its_own_columns() -> None:
+def test_a_party_alone_fills_from_its_own_columns(tmp_path: Path) -> None:
     encoder = ENCODERS["bank"]
     table = to_party_table(encoder.layout, encoder.encode(TABLES["bank"].iloc[:1200]))
-    own = fit_own_cells("bank", encoder, table, 1)
+    folder = RunDir(tmp_path)
+    save_own_cells(folder, "bank", encoder, table, 1)
+    own = load_own_cells(folder)
     assert own is not None and own.parties == ("bank",)
     found = np.log(fill(own, "x1", ["bank"])["x1"])
     error = found - np.log(TABLES["bank"]["x1"].iloc[1200:])

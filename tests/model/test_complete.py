@@ -9,7 +9,7 @@ import pytest
 
 from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import train, write_run_inputs
-from xvfl import DataWarning, Images, XVFLClassifier
+from xvfl import Images, XVFLClassifier
 from xvfl.errors import InputError, ModeError
 from xvfl.model.run_dir import CELLS, MANIFEST
 
@@ -74,7 +74,7 @@ def test_filled_cells_are_marked_and_agree_with_complete(model: XVFLClassifier) 
         values = found.table.stack(future_stack=True)
         keys = pd.MultiIndex.from_frame(found.cells[["id", "column"]])
         assert values.loc[keys].tolist() == found.cells["value"].tolist()
-        assert set(found.cells["cue"]) <= {"own", "full peers", "partial peers"}
+        assert set(found.cells["cue"]) <= {"own", "peers", "own and peers", "nothing"}
         assert found.draws == []
 
 
@@ -147,21 +147,17 @@ def test_distributions_are_saved_with_the_model(model: XVFLClassifier, tmp_path:
     pd.testing.assert_frame_equal(loaded.cells, expected.cells)
 
 
-def test_a_model_of_an_earlier_version_has_no_intervals(
+def test_a_model_of_an_earlier_version_fills_no_cells(
     model: XVFLClassifier, tmp_path: Path
 ) -> None:
     model.save(tmp_path)
     manifest = json.loads((tmp_path / MANIFEST).read_text())
-    del manifest["cell_distributions"]
+    del manifest["cells"]
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     (tmp_path / CELLS).unlink()
     old = XVFLClassifier.load(tmp_path)
-    with pytest.warns(DataWarning, match="before version 0.3.0.*train it again"):
-        cells = old.complete_details(HIDDEN, "bank").cells
-    assert cells["low"].isna().all() and cells["probability"].isna().all()
-    assert cells["value"].notna().all()
-    with pytest.raises(InputError, match="n_draws: this model has no distributions"):
-        old.complete_details(HIDDEN, "bank", n_draws=2)
+    with pytest.raises(ModeError, match="before version 0.4.0.*train it again"):
+        old.complete(HIDDEN, "bank")
 
 
 def test_wrong_parameters_are_rejected(model: XVFLClassifier) -> None:

@@ -28,7 +28,7 @@ from xvfl.data.sources import encode
 from xvfl.dataset.in_memory import InMemoryDataset, prepare_in_memory
 from xvfl.dataset.prepare import PreparationPlan
 from xvfl.dataset.splits import Splits
-from xvfl.errors import ConfigError, ModeError, RunError
+from xvfl.errors import ConfigError, RunError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.upload.encoder_net import build_encoder, encoder_config, encoder_net_config
 from xvfl.federation.upload.encoder_training import EncoderTraining
@@ -198,8 +198,8 @@ def test_it_predicts_in_every_mode_also_after_loading(
     assert loaded.get_params()["heads"] == 4 and isinstance(loaded.model_.method, Members)
     again = loaded.set_params(epochs=1, device="cpu", verbose=False).fit(BOTH, Y)
     assert again.model_.net == fitted.model_.net
-    with pytest.raises(ModeError, match="label_protection 'off' or 'noise'"):
-        fitted.complete(BOTH, "bank")
+    pd.testing.assert_frame_equal(loaded.complete(BOTH, "bank"), fitted.complete(BOTH, "bank"))
+    assert fitted.complete(BOTH, "bank")["age"].notna().all()
 
 
 def test_a_full_row_and_a_row_without_peers_are_decided_alone(fitted: XVFLClassifier) -> None:

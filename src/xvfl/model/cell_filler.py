@@ -19,6 +19,7 @@ from xvfl.model.cell_distributions import (
 )
 from xvfl.model.cell_fit import ROWS, Cells, fit_cells
 from xvfl.model.filled_cells import CompletedRows
+from xvfl.model.run_dir import CELLS, RunDir
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, RowSource, Table
 from xvfl.primitives.seeding import derive_seed
@@ -110,14 +111,27 @@ def fit_cell_filler(
     return _fit(encoders, list(places), sample(training), sample(validation), seed)
 
 
-def fit_own_cells(name: str, encoder: Encoder, table: PartyTable, seed: int) -> CellFiller | None:
-    """Fit on a party's own rows alone; None for images."""
+def save_own_cells(
+    folder: RunDir, name: str, encoder: Encoder, table: PartyTable, seed: int
+) -> None:
+    """Fit on a party's own rows alone and write the result into its folder; not for images."""
     if not isinstance(encoder, TableEncoder):
-        return None
+        return
     order = torch.randperm(len(table), generator=named_generator("cpu", seed, "cells"))
+    order = order.to(table.device)
     count = max(int(len(table) * VALIDATION_SHARE), 1)
     validation, training = (_cells(table.take(each)) for each in (order[:count], order[count:]))
-    return _fit({name: encoder}, [name], {0: training}, {0: validation}, seed)
+    cells = _fit({name: encoder}, [name], {0: training}, {0: validation}, seed)
+    if cells is not None:
+        folder.save_tensors(CELLS, cells.to_tensors(), {"party": name})
+
+
+def load_own_cells(folder: RunDir) -> CellFiller | None:
+    """Read what `save_own_cells` wrote; None if it wrote nothing."""
+    if not folder.has(CELLS):
+        return None
+    tensors, about = folder.load_tensors(CELLS)
+    return CellFiller.from_tensors(tensors, [about["party"]])
 
 
 def _fit(

@@ -34,12 +34,16 @@ NEAR = 24
 """Scores that the trees of a feature see: the party's own, and half as many of others."""
 ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 40, 2400, 8, 120
 """Boosting steps of a feature, of all features, the fewest, and trees of all classes."""
+LEAF_ROWS = 20
+"""Fewest different rows in a leaf."""
 MIN_ROWS = 60
 """Fewest rows with the cell for trees."""
 MIN_FILL_CELLS, MAX_FILL_BINS = 40, 20
 """Fewest cells of a bin, and most bins, of the map from predicted scores to values."""
 BLENDS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Weights of the mean against the median in the value of a cell."""
+PENALTY = 10.0
+"""Weight of a mean absolute error beyond that of the median."""
 QUANTILES = np.linspace(0.05, 0.95, 11)
 """Levels of the differences of scores that stand for their distribution."""
 BETTER = 0.985
@@ -101,7 +105,7 @@ def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -
             target = _empty_target(model, party, feature, codec, whole[party].take(present))
             target = replace(target, near=_nearest(model, covariance, target))
             if iterations >= FEWEST_ITERATIONS and len(present) >= MIN_ROWS:
-                target = _fit_trees(target, inputs, present, iterations)
+                target = _fit_trees(target, inputs, present, iterations, copies)
             targets.append(target)
     return replace(model, targets=tuple(targets))
 
@@ -242,7 +246,7 @@ def _nearest(model: CellModel, covariance: Floats, target: Target) -> Ints:
     return np.sort(np.append(order[own[order]][:NEAR], order[~own[order]][: NEAR // 2]))
 
 
-def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int) -> Target:
+def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int, copies: int) -> Target:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     seen = np.where(
@@ -257,6 +261,7 @@ def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int) -> 
         "max_leaf_nodes": 15,
         "max_depth": 8,
         "l2_regularization": 1.0,
+        "min_samples_leaf": LEAF_ROWS * copies,
         "early_stopping": False,
         "random_state": 0,
     }
@@ -358,11 +363,15 @@ def _fit_fill(
             maps.append([_spread(values, factor, each, at, shifts) for each in (scores, points)])
         in_bins = [np.array([f(true[each]) for each in members]) for f in (np.median, np.mean)]
         maps.append([[np.interp(x, at, each) for each in in_bins] for x in (scores, points)])
+        limit = np.abs(true[cells] - np.median(true[cells])).mean()
         best, curve = np.inf, np.zeros_like(points)
         for (median, mean), shown in maps:
             for blend in BLENDS:
                 error = (blend * mean + (1 - blend) * median - true)[cells]
-                loss = float(np.sqrt((error**2).mean()) + np.abs(error).mean())
+                absolute = np.abs(error).mean()
+                loss = float(np.sqrt((error**2).mean()) + absolute)
+                # A column must not be filled worse than by its median.
+                loss += PENALTY * max(float(absolute - limit), 0.0)
                 if loss < BETTER * best:
                     best, curve = loss, blend * shown[1] + (1 - blend) * shown[0]
         curves.append(codec.scale.apply(curve))

@@ -25,6 +25,7 @@ from xvfl.federation.run_settings import RunSettings, parse_run_settings
 from xvfl.federation.upload.manifest import encoder_name, encoder_version
 from xvfl.methods.build import build_method
 from xvfl.methods.pooling import load_decision_weights
+from xvfl.model.cell_filler import load_own_cells
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import BUNDLE, ENCODER, RELEASE
@@ -196,6 +197,7 @@ class PartyFolder:
             settings.privacy,
             float(saved["full_threshold"]),
             strip_prefix(checkpoint[1], f"net/{self.name}/"),
+            load_own_cells(self.folder),
         )
 
 

@@ -16,6 +16,7 @@ from xvfl.federation.run_settings import RunSettings
 from xvfl.matching import PartyMatch
 from xvfl.methods.build import build_parties
 from xvfl.methods.members import member_seeds
+from xvfl.model.cell_filler import save_own_cells
 from xvfl.model.fitting import choose_device
 from xvfl.model.workflow import ENCODER
 from xvfl.primitives.masks import choose_unmasked_share
@@ -89,6 +90,8 @@ class PartyService:
         )
         full_threshold = settings.full_threshold or choose_full_threshold(observed)
         if not folder.has(ENCODER):
+            learned = table.take(training) if len(training) else table
+            save_own_cells(folder, name, encoder, learned, seeds[0])
             folder.write_json(ENCODER, encoder.to_dict())
         self._folder.save_run(settings, full_threshold)
         levels = observation_levels(table.observed, full_threshold)

@@ -33,10 +33,10 @@ from xvfl.federation.request_limits import RequestLimits
 from xvfl.federation.upload.encoder_net import build_encoder, encoder_net_config, encoder_privacy
 from xvfl.federation.upload.encoder_training import EncoderTraining
 from xvfl.federation.upload.private_worker import PrivateWorker
-from xvfl.model.cell_filler import CellFiller, fit_own_cells
+from xvfl.model.cell_filler import CellFiller, load_own_cells, save_own_cells
 from xvfl.model.encoder_runs import train_encoder
 from xvfl.model.fitting import choose_device
-from xvfl.model.run_dir import CELLS, CHECKPOINT, RunDir
+from xvfl.model.run_dir import CHECKPOINT, RunDir
 from xvfl.nets.party_net import PartyNet
 from xvfl.primitives.rows import FULL, PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.party_inputs import PartyInputs
@@ -118,7 +118,9 @@ class PartyEncoder:
             if self.config.epsilon is None and not self._train(net, table, rows, stop, report):
                 return None
             if self.config.epsilon is None:
-                self._fit_cells(table.take(rows.to(table.device)))
+                encoder = encoder_from_dict(self._folder.read_json(ENCODER))
+                learned = table.take(rows.to(table.device))
+                save_own_cells(self._folder, self.name, encoder, learned, self._seeds[0])
             about = {"full_threshold": self.full_threshold, "config": asdict(self.config)}
             self._folder.save_tensors(WEIGHTS, net.state_dict(), about)
             (self._folder / CHECKPOINT).unlink(missing_ok=True)
@@ -138,13 +140,6 @@ class PartyEncoder:
             report(f"epoch {record.progress.epoch}", done / epochs)
 
         return train_encoder(training, self._folder, stop, show)
-
-    def _fit_cells(self, table: PartyTable) -> None:
-        """Fit the model that fills the cells of this party from its own columns."""
-        encoder = encoder_from_dict(self._folder.read_json(ENCODER))
-        cells = fit_own_cells(self.name, encoder, table, self._seeds[0])
-        if cells is not None:
-            self._folder.save_tensors(CELLS, cells.to_tensors(), {"parties": [self.name]})
 
     @property
     def digest(self) -> str:
@@ -236,15 +231,8 @@ def load_parts(folder: RunDir, version: int) -> PartyParts:
         encoder_privacy(config),
         float(about["full_threshold"]),
         weights,
-        _load_cells(stored),
+        load_own_cells(stored),
     )
-
-
-def _load_cells(folder: RunDir) -> CellFiller | None:
-    if not folder.has(CELLS):
-        return None
-    tensors, about = folder.load_tensors(CELLS)
-    return CellFiller.from_tensors(tensors, about["parties"])
 
 
 def load_held_out(folder: RunDir, session: str) -> list[int] | None:
