@@ -1,4 +1,4 @@
-"""A bundle predicts what torch does: every method and mode, 1,000 real rows with gaps."""
+"""A bundle predicts what torch does: every method and mode, real rows with gaps."""
 
 import warnings
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from serve_tests.models import SIDES, Trained, digits_with_gaps, train
+from serve_tests.models import ROWS, SIDES, Trained, digits_with_gaps, train
 from xvfl import XVFLRegressor
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.data.images import Images
@@ -19,7 +19,7 @@ from xvfl_serve.predictor import Options, Predictor
 SMALL = NetConfig(embedding_dim=16, hidden_dim=32)
 NO_GRADIENTS = PrivacyConfig(label_protection="no_gradients")
 CASES: dict[str, dict[str, Any]] = {
-    "default, four members": {},
+    "default, four members": {"rows": ROWS},
     "one member": {"net": NetConfig(16, 32, members=1)},
     "numbers embedded": {"net": NetConfig(16, 32, members=1, number_embedding_dim=4)},
     "completers see features": {"net": NetConfig(16, 32, members=1, seeing_completers=True)},
@@ -73,7 +73,7 @@ def _values(answer: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_method_and_mode(name: str) -> None:
-    trained = train(**CASES[name])
+    trained = train(**{"rows": 300, **CASES[name]})
     predictor = Predictor(unpack(build_bundle(trained.model)))
     modes = trained.model.method.modes - {"peers"}
     assert {mode for mode, _ in predictor.outputs} == modes

@@ -23,7 +23,7 @@ from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
 from xvfl.wire.messages import Backward, Begin, Complete, End, ErrorReply, Flush, Gradient
 
-COUNTS = [500, pytest.param(5_000, marks=pytest.mark.slow)]
+COUNTS = [500, pytest.param(2_000, marks=pytest.mark.slow)]
 """Numbers of frames to send."""
 
 

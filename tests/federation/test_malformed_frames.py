@@ -40,7 +40,7 @@ from xvfl.wire.messages import Challenge, Done, Embedded, Hello, Match, Matched,
 from xvfl.wire.server import CoordinatorServer
 from xvfl.wire.tls import PATH
 
-COUNTS = [500, pytest.param(5_000, marks=pytest.mark.slow)]
+COUNTS = [500, pytest.param(2_000, marks=pytest.mark.slow)]
 """Numbers of frames to send."""
 STRANGE, TURN = "p2", 77
 """A party on the list that sends nonsense, and the request_id of the question it is asked."""

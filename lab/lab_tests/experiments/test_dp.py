@@ -1,6 +1,7 @@
 """The attack on releases with differential privacy, and its figure."""
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from lab_tests.experiments.test_stacked_runs import small_task
 from xvfl.config import EncoderConfig, PrivacyConfig
 from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
 from xvfl.federation.upload.encoder_net import build_encoder
@@ -64,9 +66,11 @@ def test_rows_of_a_table_stay_below_the_stated_epsilon() -> None:
 
 def digit_rows() -> Neighbors:
     task = digits()
-    stack = StackedRuns(task, [dp.run_config(0, 1)], privacy=PrivacyConfig(epsilon=4.0))
+    encoder = EncoderConfig(epochs=1, epsilon=4.0)
+    privacy = PrivacyConfig(epsilon=4.0)
+    stack = StackedRuns(task, [dp.run_config(0, 1)], privacy=privacy, encoder=encoder)
     name, table = next(iter(stack.tables.items()))
-    net = build_encoder(name, table.layout, EncoderConfig(epsilon=4.0), [0])
+    net = build_encoder(name, table.layout, encoder, [0])
     return most_distant_rows(net, table.take(torch.arange(200)))
 
 
@@ -80,14 +84,13 @@ def test_clopper_pearson() -> None:
 
 
 def test_figure_of_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xvfl_lab.datasets.digits import digits
-
+    task = replace(small_task(400), name="digits")
     monkeypatch.setattr(dp, "DATASETS", ("digits",))
     monkeypatch.setattr(dp, "EPSILONS", (8.0,))
     monkeypatch.setattr(dp, "PARTY_ROWS", 200)
     lines: list[str] = []
     cpu = torch.device("cpu")
-    record = dp.make(tmp_path, True, cpu, lambda name, k: digits(), lines.append)
+    record = dp.make(tmp_path, True, cpu, lambda name, k: task, lines.append)
     assert list(record["figures"]["scores"]["digits"]) == [
         "off",
         "no gradients",
@@ -97,7 +100,7 @@ def test_figure_of_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "| digits | collaborative | " in (tmp_path / "dp.md").read_text()
     assert json.loads((tmp_path / "dp.json").read_text())["figures"] == record["figures"]
     seen = len(lines)
-    dp.make(tmp_path, True, cpu, lambda name, k: digits(), lines.append)
+    dp.make(tmp_path, True, cpu, lambda name, k: task, lines.append)
     assert len(lines) == seen
     monkeypatch.setattr("xvfl_lab.experiments.plot_dp.EPSILONS", (8.0,))
     assert plot(record["figures"], {}).axes
