@@ -1,5 +1,6 @@
 """A released encoder with bins of numbers predicts in a bundle what it does in torch."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,14 @@ import pytest
 
 from serve_tests.test_encoding import json_rows
 from tests.data.test_bins import spiky
-from xvfl.config import EncoderConfig, LossConfig, NetConfig, TableOptions, TrainConfig
+from xvfl.config import (
+    NO_PROTECTION,
+    EncoderConfig,
+    LossConfig,
+    NetConfig,
+    TableOptions,
+    TrainConfig,
+)
 from xvfl.data.encoder import TableEncoder
 from xvfl.federation.upload.encoder_net import encoder_net_config, encoder_privacy
 from xvfl.model.export.bundle_export import build_bundle
@@ -50,12 +58,31 @@ def released() -> Model:
     )
 
 
+def trained_with_gradients() -> Model:
+    """Build an untrained model of one process, with members."""
+    options = resolve_options(
+        NetConfig(embedding_dim=8, hidden_dim=16, members=2),
+        LossConfig(),
+        TrainConfig(),
+        NO_PROTECTION,
+        federated=False,
+        image=False,
+        parties=1,
+        rows=len(FRAME),
+    )
+    encoder = TableEncoder.fit(FRAME, TableOptions(), "bank")
+    task = Classification(["no", "yes"])
+    return Model({"bank": encoder}, {"bank": 1.0}, task, [0.5, 0.5], options.net, options.loss, 0)
+
+
 @pytest.fixture(scope="module")
 def model() -> Model:
     return released()
 
 
-def test_bins_are_constants_of_the_exported_net(model: Model) -> None:
+@pytest.mark.parametrize("build", [released, trained_with_gradients])
+def test_bins_are_constants_of_the_exported_net(build: Callable[[], Model]) -> None:
+    model = build()
     modules = model.parties["bank"].modules()
     (numbers,) = [each for each in modules if isinstance(each, NumberEmbeddings)]
     assert numbers.lower.shape[1] == 31 and numbers.frequent.shape[1] >= 2

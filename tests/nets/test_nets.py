@@ -191,11 +191,12 @@ def in_one_process(net: NetConfig, rows: int, numbers: int, hashed: bool) -> Net
 
 
 def test_many_numbers_have_no_embeddings_by_default() -> None:
-    def width(numbers: int, net: NetConfig = NetConfig()) -> int | None:
+    def width(numbers: int, given: int | None = None) -> int | None:
+        net = NetConfig(number_embedding_dim=given)
         return in_one_process(net, 100, numbers, False).number_embedding_dim
 
     assert (width(MAX_EMBEDDED_NUMBERS), width(MAX_EMBEDDED_NUMBERS + 1)) == (8, 0)
-    assert width(MAX_EMBEDDED_NUMBERS + 1, NetConfig(number_embedding_dim=3)) == 3
+    assert width(MAX_EMBEDDED_NUMBERS + 1, 3) == 3
 
 
 def test_many_rows_have_fewer_members_unless_categories_are_hashed() -> None:
