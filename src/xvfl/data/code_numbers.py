@@ -16,8 +16,8 @@ from xvfl.data.schema import SET_CATEGORY, ColumnSummary
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-MAX_ROWS, MAX_TARGETS = 8192, 24
-"""Rows, and other columns, that are compared."""
+MAX_ROWS, MAX_TARGETS, MIN_TARGETS, MAX_PAIRS = 8192, 24, 4, 6000
+"""Rows, and other columns, that are compared; fewer columns in wide tables."""
 MIN_CODES, MAX_CODES, MIN_ROWS_PER_CODE = 30, 1000, 5
 MAX_GAP, MAX_SHARE = 100, 0.5
 """Mean distance of neighboring codes, and share of the rows with one of them."""
@@ -50,7 +50,8 @@ def add_code_warnings(
 def find_code_numbers(frame: pd.DataFrame, columns: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each of the columns that looks like codes, and a message."""
     rows = frame.iloc[:MAX_ROWS]
-    targets = dict(_targets(rows))
+    limit = max(MIN_TARGETS, min(MAX_TARGETS, MAX_PAIRS // max(len(columns), 1)))
+    targets = dict(_targets(rows, limit))
     for name in columns:
         found = _codes(rows[name]) if name in rows else None
         if found is None:
@@ -84,12 +85,12 @@ def _codes(cells: pd.Series) -> tuple[Ints, NDArray[np.bool_]] | None:
     return (np.cumsum(enough) - 1)[places[enough[places]]], held
 
 
-def _targets(rows: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
-    """Yield up to `MAX_TARGETS` columns as numbers: ranks, or whether it is the first value."""
+def _targets(rows: pd.DataFrame, limit: int) -> Iterator[tuple[str, Floats]]:
+    """Yield up to `limit` columns as numbers: ranks, or whether it is the first value."""
     count = 0
     for name in rows.columns:
         cells = rows[name]
-        if count == MAX_TARGETS:
+        if count == limit:
             return
         if types.is_numeric_dtype(cells.dtype):
             values: Floats = cells.rank().to_numpy(dtype=np.float64, na_value=np.nan)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -129,6 +130,7 @@ def _judge(errors: int, classes: NDArray[np.int64]) -> float:
     return 1 - errors / len(classes) if leaks else 0.0
 
 
+@lru_cache(maxsize=2)
 def _folds(rows: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Split rows at random in two halves, each held out once: (train, test)."""
     halves = np.array_split(np.random.default_rng(0).permutation(rows), 2)
