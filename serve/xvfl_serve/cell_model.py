@@ -184,10 +184,11 @@ class CellModel:
             if code == -1:
                 values = table.values[:, place]
             elif code >= 0:
-                values = table.codes[:, place] == code
+                values = (table.codes[:, place] == code).astype(np.float32)
             else:
                 listed = self.code[(self.party == party) & (self.feature == feature)]
-                values = ~np.isin(table.codes[:, place], listed[listed >= 0])
+                other = ~np.isin(table.codes[:, place], listed[listed >= 0])
+                values = other.astype(np.float32)
             observed[:, at] = table.observed[:, feature]
             scores[:, at] = np.interp(values, self.knots[at], self.scores[at])
         return np.where(observed, scores, np.float32(0)), observed
@@ -301,7 +302,10 @@ class CellModel:
             for at, (party, feature, depth) in enumerate(arrays["targets"])
         ]
         return cls(
-            *(arrays[name] for name in ("party", "feature", "place", "code")),
+            arrays["party"],
+            arrays["feature"],
+            arrays["place"],
+            arrays["code"],
             tuple(_split("knots", arrays)),
             tuple(_split("scores", arrays)),
             arrays["loadings"],

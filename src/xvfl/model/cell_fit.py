@@ -36,6 +36,8 @@ ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 40, 2400, 8, 120
 """Boosting steps of a feature, of all features, the fewest, and trees of all classes."""
 LEAF_ROWS = 20
 """Fewest different rows in a leaf."""
+CLASS_ROWS = 200
+"""Fewest rows of a hashed feature with the cell for trees, by class."""
 MIN_ROWS = 60
 """Fewest rows with the cell for trees."""
 MIN_FILL_CELLS, MAX_FILL_BINS = 40, 20
@@ -104,7 +106,8 @@ def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -
             present = np.flatnonzero(whole[party].observed[:, feature])
             target = _empty_target(model, party, feature, codec, whole[party].take(present))
             target = replace(target, near=_nearest(model, covariance, target))
-            if iterations >= FEWEST_ITERATIONS and len(present) >= MIN_ROWS:
+            least = CLASS_ROWS * len(target.columns) if len(target.codes) else MIN_ROWS
+            if iterations >= FEWEST_ITERATIONS and len(present) >= copies * least:
                 target = _fit_trees(target, inputs, present, iterations, copies)
             targets.append(target)
     return replace(model, targets=tuple(targets))
