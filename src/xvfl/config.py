@@ -193,8 +193,7 @@ class NetConfig:
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
-    message. 0 = 4 for tables with default nets in one process without privacy options, 2 from
-    20,000 labeled training rows without hashed categories on, else 1."""
+    message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
     heads: int = 0
     """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
     averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""
@@ -307,8 +306,7 @@ class TrainConfig:
 
     epochs: int = 0
     """Maximum number of passes over the labeled training rows; 0 = with several members that
-    receive gradients 8 to 60: 16, fewer from 20,000 rows on, more for at least 800 steps; else
-    60."""
+    receive gradients 16 to 60, for at least 800 steps, else 60."""
     batch_size: int = 0
     """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
     unlabeled images."""

@@ -24,15 +24,10 @@ from xvfl.errors import ConfigError
 Section = NetConfig | LossConfig | TrainConfig | PrivacyConfig
 
 DEFAULT_MEMBERS = 4
-MANY_ROWS, MEMBERS_OF_MANY_ROWS = 20_000, 2
-"""Labeled training rows from which members vary less, so that fewer are averaged by default: not
-with hashed categories, whose learned embeddings vary more."""
 DEFAULT_HEADS = 4
 """Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
-FEWEST_EPOCHS, MOST_EPOCHS, TRAINED_ROWS = 8, 16, 320_000
-"""Epochs of several members with many and with fewer rows, and the rows of all epochs between."""
 COMPLETION_INTERVAL = 16
 """Default interval of several members: steps that complete cost five others, and scores did not
 depend on their number."""
@@ -82,7 +77,6 @@ def resolve_options(
     parties: int,
     rows: int,
     numbers: int = 0,
-    hashed: bool = False,
     custom_nets: bool = False,
 ) -> Options:
     """Replace the automatic values of a run's options.
@@ -104,8 +98,6 @@ def resolve_options(
         Number of labeled training rows.
     numbers : int, default=0
         Largest number of encoded numbers of a party, in one process.
-    hashed : bool, default=False
-        Whether a party has hashed categories, in one process.
     custom_nets : bool, default=False
         Whether a bottom, a completer or the head is a custom net; they have one member and one
         head.
@@ -125,9 +117,7 @@ def resolve_options(
         net = replace(net, heads=net.heads or (1 if custom_nets else DEFAULT_HEADS))
         loss = replace(loss, cross_completion=False)
     several = not (federated or image or custom_nets or privacy.protects)
-    few = rows >= MANY_ROWS and not hashed
-    members = MEMBERS_OF_MANY_ROWS if few else DEFAULT_MEMBERS
-    net = _resolve_net(net, image, privacy, members if several else 1, numbers)
+    net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1, numbers)
     check_members(net, image, custom_nets)
     train = _resolve_train(train, net.members, rows)
     loss = _resolve_loss(loss, net.members, image, parties, train.completion_interval)
@@ -238,8 +228,7 @@ def _resolve_train(train: TrainConfig, members: int, rows: int) -> TrainConfig:
     epochs = 60
     if several:
         steps = max(rows // train.batch_size_for(rows), 1)
-        by_rows = min(max(FEWEST_EPOCHS, round(TRAINED_ROWS / max(rows, 1))), MOST_EPOCHS)
-        epochs = min(max(by_rows, math.ceil(MIN_STEPS / steps)), epochs)
+        epochs = min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
     return replace(
         train,
         epochs=train.epochs or epochs,

@@ -27,7 +27,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.nets.completers import TypedOutput
 from xvfl.nets.party_net import PartyNet
 from xvfl.nets.resnet import Block, ResidualBottom
-from xvfl.options import MANY_ROWS, MAX_EMBEDDED_NUMBERS, resolve_options
+from xvfl.options import MAX_EMBEDDED_NUMBERS, resolve_options
 from xvfl.primitives.layout import Feature, Layout, any_image
 from xvfl.primitives.task import Classification
 
@@ -175,7 +175,7 @@ def test_automatic_values_are_replaced_once() -> None:
     assert resolved(one, federated=False).net == one
 
 
-def in_one_process(net: NetConfig, rows: int, numbers: int, hashed: bool) -> NetConfig:
+def in_one_process(net: NetConfig, numbers: int) -> NetConfig:
     return resolve_options(
         net,
         LossConfig(),
@@ -184,28 +184,18 @@ def in_one_process(net: NetConfig, rows: int, numbers: int, hashed: bool) -> Net
         federated=False,
         image=False,
         parties=2,
-        rows=rows,
+        rows=100,
         numbers=numbers,
-        hashed=hashed,
     ).net
 
 
 def test_many_numbers_have_no_embeddings_by_default() -> None:
     def width(numbers: int, given: int | None = None) -> int | None:
         net = NetConfig(number_embedding_dim=given)
-        return in_one_process(net, 100, numbers, False).number_embedding_dim
+        return in_one_process(net, numbers).number_embedding_dim
 
     assert (width(MAX_EMBEDDED_NUMBERS), width(MAX_EMBEDDED_NUMBERS + 1)) == (8, 0)
     assert width(MAX_EMBEDDED_NUMBERS + 1, 3) == 3
-
-
-def test_many_rows_have_fewer_members_unless_categories_are_hashed() -> None:
-    def members(rows: int, hashed: bool = False, given: int = 0) -> int:
-        return in_one_process(NetConfig(members=given), rows, 1, hashed).members
-
-    assert [members(rows) for rows in (0, MANY_ROWS - 1, MANY_ROWS)] == [4, 4, 2]
-    assert members(MANY_ROWS, hashed=True) == 4
-    assert members(MANY_ROWS, given=3) == 3
 
 
 @pytest.mark.parametrize("layouts", [{"a": NUMBERS, "b": MIXED}, {"a": NUMBERS, "b": IMAGE}])

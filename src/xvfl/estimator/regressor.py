@@ -101,16 +101,14 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
         theirs. More than one needs tables and default nets. 0 means 4 where that
-        is possible and labels and features are not protected, 2 from 20,000 labeled training rows
-        without hashed categories on, else 1.
+        is possible and labels and features are not protected, else 1.
     heads : int, default=0
         Number of nets of the head on the parties' uploads, with
         `label_protection="no_gradients"`. Predictions are averaged as those of members. 0 means 4
         with default nets, else 1.
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members that
-        receive gradients, 8 to 60: 16, fewer from 20,000 rows on, more for at least 800 steps; else
-        60.
+        receive gradients, 16 to 60, for at least 800 steps, else 60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
         with unlabeled images.

@@ -100,7 +100,6 @@ def resolve_for_dataset(
         parties=len(dataset.layouts),
         rows=dataset.row_counts().labeled,
         numbers=max(len(layout.numbers) for layout in dataset.layouts.values()),
-        hashed=any(layout.hashed for layout in dataset.layouts.values()),
         custom_nets=custom_nets is not None and custom_nets.any(),
     )
 
