@@ -2,6 +2,6 @@
 
 from xvfl.estimator.classifier import XVFLClassifier
 from xvfl.estimator.regressor import XVFLRegressor
-from xvfl.estimator.scoring import scorer
+from xvfl.estimator.mode_scorer import scorer
 
 __all__ = ["XVFLClassifier", "XVFLRegressor", "scorer"]
