@@ -1,7 +1,7 @@
 """scikit-learn compatible estimators for tables of several parties."""
 
 from xvfl.estimator.classifier import XVFLClassifier
+from xvfl.estimator.mode_scorer import scorer
 from xvfl.estimator.regressor import XVFLRegressor
-from xvfl.estimator.scoring import scorer
 
 __all__ = ["XVFLClassifier", "XVFLRegressor", "scorer"]
