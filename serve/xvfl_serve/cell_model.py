@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[Any]
+"""Of float32 or float64."""
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Arrays = Mapping[str, NDArray[Any]]

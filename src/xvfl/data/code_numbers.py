@@ -93,7 +93,8 @@ def _targets(rows: pd.DataFrame, limit: int) -> Iterator[tuple[str, Floats]]:
         if count == limit:
             return
         if types.is_numeric_dtype(cells.dtype):
-            values: Floats = cells.rank().to_numpy(dtype=np.float64, na_value=np.nan)
+            ranks = cells.rank().to_numpy(dtype=np.float64, na_value=np.nan)
+            values: Floats = np.asarray(ranks, dtype=np.float64)
         else:
             codes, distinct = pd.factorize(cells)
             if len(distinct) > MAX_VALUES:

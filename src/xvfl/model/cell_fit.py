@@ -14,9 +14,8 @@ from scipy.special import ndtri
 
 from xvfl.data.codecs import CategoryCodec, Codec, HashedCodec
 from xvfl.data.encoder import TableEncoder
-from xvfl_serve.cell_model import GROUPS, CellModel, Ints, Predicted, Target, Trees
+from xvfl_serve.cell_model import GROUPS, CellModel, Floats, Ints, Predicted, Target, Trees
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 ROWS, MAX_COPIES = 8000, 4
 """Rows that train; fewer are used several times, with other cells hidden."""
@@ -131,8 +130,12 @@ def _fit_factors(encoders: Mapping[int, TableEncoder], tables: Tables) -> CellMo
         for column in _score_columns(encoder, feature, codec, tables[party])
     ]
     numbers = np.array([each[:4] for each in columns], dtype=np.int64)
+    party, feature, place, code = numbers.T
     model = CellModel(
-        *numbers.T,
+        party,
+        feature,
+        place,
+        code,
         tuple(each[4] for each in columns),
         tuple(each[5] for each in columns),
         np.zeros((len(columns), 1)),
@@ -207,10 +210,10 @@ def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, tabl
     """Return a target without trees; `table` are the rows that have the cell."""
     columns = np.flatnonzero((model.party == party) & (model.feature == feature))
     none: Ints = np.zeros(0, dtype=np.int64)
-    empty = np.zeros(0)
+    empty: Floats = np.zeros(0)
+    shares = empty
     scores, filled, baseline = empty, empty, np.zeros(len(columns))
     codes = words = none
-    shares = empty
     if isinstance(codec, HashedCodec):
         codes = model.code[columns[:-1]]
         known, places = codec.decodable

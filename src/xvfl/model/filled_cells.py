@@ -230,9 +230,11 @@ class _Cells:
         """Return the place of the value of each cell among the options. (n,)"""
         codec = self.column.codec
         if not isinstance(codec, HashedCodec):
-            return self._found.scores.argmax(1)
+            chosen: Ints = self._found.scores.argmax(1)
+            return chosen
         classes = codec.options_of(self.rows.targets[self.column.feature].codes)
-        return classes[self._found.scores[:, :-1].argmax(1)]
+        place: Ints = self._found.scores[:, :-1].argmax(1)
+        return classes[place]
 
     def _scores(self) -> Floats:
         codec = self.column.codec

@@ -108,7 +108,7 @@ class NumberEmbeddings(nn.Module):
     def _looked_up(self, values: Tensor) -> Tensor | float:
         """Compute `_encodings(values)` times their weights. (R, n, B, w)"""
         n_bins, n_frequent = self.lower.shape[1], self.frequent.shape[1]
-        _, of_bins, of_flags = self.weight.split([2 * N_FREQUENCIES, n_bins, n_frequent], 2)
+        of_bins, of_flags = self.weight[:, :, 2 * N_FREQUENCIES :].tensor_split([n_bins], 2)
         out: Tensor | float = 0.0
         if n_bins:
             # The bins below that of a number add up to a number of their own.
