@@ -181,6 +181,7 @@ def test_train_writes_a_whole_folder(run: Path) -> None:
         "missing.json",
         "model.safetensors",
         "records.jsonl",
+        "report.json",
         "run.json",
     ]
     assert is_png(run / "curves.png")

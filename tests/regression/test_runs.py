@@ -159,12 +159,13 @@ def test_inspect_and_init_know_the_task(tmp_path: Path) -> None:
     table = TABLES["clinic"].assign(progression=Y + 0.25, cents=Y * 100)
     table.reset_index().to_csv(tmp_path / "clinic.csv", index=False)
     options = ("inspect", tmp_path / "clinic.csv", "--id", "patient", "--label", "progression")
-    assert "use XVFLRegressor" in rejected_with(*options)
+    said = run_xvfl(*options)
+    assert said.code == 2 and "use XVFLRegressor" in said.err
     said = run_xvfl(*options, "--task", "regression", "--json")
     warned = {each["name"]: each["warnings"] for each in json.loads(said.out)["columns"]["clinic"]}
     assert said.code == 0 and "correlation with the label" in warned["cents"][0]
     assert not warned["bmi"]
-    assert "unknown task 'ranking'" in rejected_with(*options, "--task", "ranking")
+    assert "unknown task 'ranking'" in run_xvfl(*options, "--task", "ranking").err
     frame = describe({"clinic": table}, label="progression", task="regression")
     assert "correlation" in frame.loc[("clinic", "cents"), "warnings"]
     tables = ("--party", "a=clinic.csv", "--party", "b=lab.csv", "--task", "regression")

@@ -77,7 +77,7 @@ def read_given_tables(X: Tables, id_column: IdColumn, model: Model) -> dict[str,
 
 def _is_empty(table: Table) -> bool:
     """Tell whether a table is None, or a frame without rows and columns."""
-    return table is None or (isinstance(table, pd.DataFrame) and not table.size and not len(table))
+    return table is None or (isinstance(table, pd.DataFrame) and table.shape == (0, 0))
 
 
 def _no_tables(X: Any) -> InputError:

@@ -358,14 +358,14 @@ def _fit_once(
             break
     interrupted = stop.is_set()
     recorder.save_checkpoint()
-    report = None
+    report, diverged = None, trainer.progress.best_epoch < 0
     if not interrupted or folder is None:
         trainer.load_best()
         losses: CompletionLosses = {}
         model.temperatures = calibrate(model.method, federation, validation, model.task, losses)
         if not label:
             choose_classes(model, federation, validation, plan.threshold)
-        if not label and not interrupted:
+        if not (label or interrupted or diverged):
             report = build_report(
                 dataset, model, federation, validation, losses, records, options.train.epochs
             )
@@ -373,7 +373,6 @@ def _fit_once(
             model.cells = _fit_cells(dataset, options.train.random_state)
     for module in model.modules.values():
         module.to("cpu").eval()
-    diverged = trainer.progress.best_epoch < 0
     return FitResult(
         model,
         records,
