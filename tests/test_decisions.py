@@ -28,7 +28,7 @@ from xvfl.errors import DataWarning, RunError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.xvfl import XVFL, XVFLWeights
-from xvfl.model.cell_filler import fit_cell_filler
+from xvfl.model.cell_filler import sample_cells
 from xvfl.model.model import Model
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.nets.party_net import PartyNet
@@ -382,7 +382,7 @@ def test_D6_complete_fills_the_gaps_of_full_rows() -> None:
     assert gaps.any(axis=None) and gaps.loc["r5", "kind"]
     model = model_of(ready)
     rows = ready.training_rows(torch.device("cpu"))
-    model.cells = fit_cell_filler(ready.encoders, ready.tables, rows, rows, seed=0)
+    model.cells = sample_cells(ready.encoders, ready.tables, rows, rows, seed=0)()
     filled = model.complete(sources, "bank")
     assert isinstance(filled, pd.DataFrame)
     assert not filled.isna().any(axis=None)

@@ -10,7 +10,7 @@ import torch
 from xvfl.config import TableOptions
 from xvfl.data.encoder import TableEncoder
 from xvfl.dataset.in_memory import to_party_table
-from xvfl.model.cell_filler import CellFiller, fit_cell_filler, load_own_cells, save_own_cells
+from xvfl.model.cell_filler import CellFiller, load_own_cells, sample_cells, save_own_cells
 from xvfl.model.run_dir import RunDir
 from xvfl.primitives.rows import align_rows, observation_levels
 from xvfl_serve.cell_model import CellModel, read_cells, write_arrays
@@ -43,7 +43,7 @@ def filler() -> CellFiller:
     rows = align_rows(torch.arange(ROWS).unsqueeze(1).expand(-1, 2), levels)
     at = torch.arange(ROWS)
     parts = rows.take(at[:1200]), rows.take(at[1200:])
-    found = fit_cell_filler(ENCODERS, tables, *parts, seed=0)
+    found = sample_cells(ENCODERS, tables, *parts, seed=0)()
     assert found is not None
     return found
 

@@ -1,7 +1,8 @@
 """Fill the missing cells of tables from the observed cells of all given parties."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -83,14 +84,18 @@ class CellFiller:
         return cls(tuple(parties), CellModel.from_arrays(arrays), found)
 
 
-def fit_cell_filler(
+FitCells = Callable[[], CellFiller | None]
+"""Fits the model that fills cells."""
+
+
+def sample_cells(
     encoders: Mapping[str, Encoder],
     tables: Mapping[str, Table],
     training: RowSource,
     validation: RowSource,
     seed: int,
-) -> CellFiller | None:
-    """Fit on a sample of the training rows and calibrate on validation rows; None without tables.
+) -> FitCells:
+    """Draw the rows that the model is fitted to and calibrated on; return what fits it.
 
     `encoders` and `tables` are those of all parties, in the order of the rows' handles.
     """
@@ -108,7 +113,7 @@ def fit_cell_filler(
             for number, (name, place) in enumerate(places.items())
         }
 
-    return _fit(encoders, list(places), sample(training), sample(validation), seed)
+    return partial(_fit, encoders, list(places), sample(training), sample(validation), seed)
 
 
 def save_own_cells(

@@ -33,7 +33,7 @@ from xvfl.federation.upload.heads import build_heads
 from xvfl.federation.upload.stored_party import StoredParty
 from xvfl.methods import Mode, method_spec, protect_labels
 from xvfl.model.build_report import build_report
-from xvfl.model.cell_filler import CellFiller, fit_cell_filler
+from xvfl.model.cell_filler import FitCells, sample_cells
 from xvfl.model.choose_classes import choose_classes
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.decision_rule import check_threshold
@@ -370,7 +370,7 @@ def _fit_once(
                 dataset, model, federation, validation, losses, records, options.train.epochs
             )
         if not label and options.privacy.epsilon is None:
-            model.cells = _fit_cells(dataset, options.train.random_state)
+            model.cells = _sample_cells(dataset, options.train.random_state)
     for module in model.modules.values():
         module.to("cpu").eval()
     return FitResult(
@@ -386,10 +386,10 @@ def _fit_once(
     )
 
 
-def _fit_cells(dataset: Dataset, seed: int) -> CellFiller | None:
+def _sample_cells(dataset: Dataset, seed: int) -> FitCells:
     cpu = torch.device("cpu")
     rows = dataset.training_rows(cpu), dataset.validation_rows(cpu)
-    return fit_cell_filler(dataset.encoders, dataset.tables, *rows, seed)
+    return sample_cells(dataset.encoders, dataset.tables, *rows, seed)
 
 
 def _copy_weights(source: Model, target: Model, names: Collection[str] | None = None) -> None:

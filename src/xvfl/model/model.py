@@ -27,7 +27,7 @@ from xvfl.methods.base import mode_key
 from xvfl.methods.build import build_method, build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
-from xvfl.model.cell_filler import CellFiller
+from xvfl.model.cell_filler import CellFiller, FitCells
 from xvfl.model.complete_rows import complete_rows
 from xvfl.model.completion import fill_gaps, fill_images
 from xvfl.model.custom_nets import CustomNets, check_custom_nets
@@ -89,8 +89,7 @@ class Model:
         self.temperatures: Temperatures = {}
         self.class_factors: list[float] | None = None
         """Factors of the probabilities that decide the predicted class; None: the largest one."""
-        self.cells: CellFiller | None = None
-        """Fills the cells of tables; fitted apart from the nets."""
+        self._cells: CellFiller | FitCells | None = None
         layouts, seeds = self.layouts, [random_state]
         own = custom_nets.bottoms, custom_nets.completers
         with torch.random.fork_rng(devices=[]):
@@ -115,6 +114,21 @@ class Model:
     def classes(self) -> list[Any]:
         """The labels of classes, in the order of the outputs; empty if it predicts numbers."""
         return self.task.classes
+
+    @property
+    def cells(self) -> CellFiller | None:
+        """Fills the cells of tables; fitted apart from the nets, when it is used or stored."""
+        if callable(self._cells):
+            self._cells = self._cells()
+        return self._cells
+
+    @cells.setter
+    def cells(self, value: CellFiller | FitCells | None) -> None:
+        self._cells = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: no training rows."""
+        return {**self.__dict__, "_cells": self.cells}
 
     @property
     def layouts(self) -> dict[str, Layout]:
