@@ -1,5 +1,6 @@
 """Warnings point to the line of the caller's code."""
 
+import runpy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -57,3 +58,13 @@ def test_a_warning_points_to_the_callers_line(text: str, model: XVFLClassifier) 
     line = CASES[text].__code__.co_firstlineno
     places = {(Path(each.filename).name, each.lineno) for each in given}
     assert places == {("test_warnings.py", line)}
+
+
+def test_a_module_that_runs_as_a_program_can_warn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").write_text('from xvfl.errors import warn\n\nwarn("a column")\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(DataWarning, match="a column") as caught:
+        runpy.run_module("program", run_name="__main__")
+    assert (caught[0].filename, caught[0].lineno) == (str(tmp_path / "program.py"), 3)

@@ -135,7 +135,7 @@ def warn(text: str) -> None:
     names = caller.f_globals
     registry = names.setdefault("__warningregistry__", {})
     place = caller.f_code.co_filename, caller.f_lineno, names.get("__name__"), registry
-    warnings.warn_explicit(text, DataWarning, *place, names)
+    warnings.warn_explicit(text, DataWarning, *place)
 
 
 def unknown(what: str, given: str, valid: Iterable[str]) -> str:
