@@ -11,6 +11,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import joblib
@@ -201,6 +202,15 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     assert resolved(rows=1_000).train.epochs == 60
     protected = resolved(privacy=PrivacyConfig("no_gradients"), rows=1_000)
     assert protected.train.epochs == 60
+
+
+def test_about_100_steps_complete_features() -> None:
+    def interval(rows: int, **given: Any) -> int:
+        return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.completion_interval
+
+    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [4, 4, 8, 16]
+    assert interval(30_000, epochs=2) == 4 and interval(30_000, epochs=60) == 16
+    assert interval(30_000, optimizer="page") == 1 and interval(100, completion_interval=3) == 3
 
 
 @pytest.mark.slow

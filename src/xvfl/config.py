@@ -333,7 +333,8 @@ class TrainConfig:
     """`balanced` weights classes inversely to their frequency."""
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
-    0 = 16 with several members that receive gradients, but 1 with `page`; else 1."""
+    0 = 4 to 16 with several members that receive gradients, for about 100 such steps, but 1 with
+    `page`; else 1."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =
     not shifted."""

@@ -28,9 +28,9 @@ DEFAULT_HEADS = 4
 """Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
-COMPLETION_INTERVAL = 16
-"""Default interval of several members: steps that complete cost five others, and scores did not
-depend on their number."""
+COMPLETING_STEPS, COMPLETION_INTERVALS = 100, (4, 16)
+"""Steps of several members that complete features by default, each of which costs as much as five
+others, and the smallest and largest interval between them."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 NUMBER_DIM = 8
@@ -225,16 +225,18 @@ def _resolve_net(
 def _resolve_train(train: TrainConfig, members: int, rows: int) -> TrainConfig:
     """Replace automatic values of training."""
     several = members > 1
-    epochs = 60
+    epochs, interval = train.epochs or 60, 1
     if several:
         steps = max(rows // train.batch_size_for(rows), 1)
-        epochs = min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
+        epochs = train.epochs or min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
+        if train.optimizer != "page":
+            least, most = COMPLETION_INTERVALS
+            interval = min(max(epochs * steps // COMPLETING_STEPS, least), most)
     return replace(
         train,
-        epochs=train.epochs or epochs,
+        epochs=epochs,
         learning_rate=train.learning_rate or (4e-3 if several else 2e-3),
-        completion_interval=train.completion_interval
-        or (COMPLETION_INTERVAL if several and train.optimizer != "page" else 1),
+        completion_interval=train.completion_interval or interval,
     )
 
 

@@ -143,7 +143,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         encoders of every method with `label_protection="no_gradients"`.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
-        alone. 0 means 16 with several members that receive gradients, but 1 with `"page"`; else 1.
+        alone. 0 means 4 to 16 with several members that receive gradients, for about 100 such
+        steps, but 1 with `"page"`; else 1.
     image_shift : float, default=0.125
         Images are shifted at random in training, by up to this share of their height and width.
     random_state : int, RandomState or None, default=0

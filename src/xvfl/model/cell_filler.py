@@ -168,8 +168,8 @@ def _cells(table: PartyTable) -> Cells:
 
 def _take(encoded: Encoded, places: np.ndarray) -> Cells:
     """Select encoded rows; place −1 is a row that the party does not hold."""
-    parts = (encoded.values, encoded.codes, encoded.observed)
+    parts: list[np.ndarray] = [encoded.values, encoded.codes, encoded.observed]
     if not len(encoded.ids):
-        parts = tuple(np.zeros((1, *each.shape[1:]), each.dtype) for each in parts)
-    rows = Cells(*(each[places] for each in parts))
-    return Cells(rows.values, rows.codes, rows.observed & (places >= 0)[:, None])
+        parts = [np.zeros((1, *each.shape[1:]), each.dtype) for each in parts]
+    values, codes, observed = (each[places] for each in parts)
+    return Cells(values, codes, observed & (places >= 0)[:, None])
