@@ -360,7 +360,7 @@ def test_a_column_lost_since_training(folder: Path) -> None:
     assert "add or rename columns" in message
     assert not (folder / "answers.csv").exists()
     said = run_xvfl(*predict(folder))
-    assert said.code == 0 and "'basket': did you mean 'baskets'?" in said.err
+    assert said.code == 0 and "'basket' (did you mean 'baskets'?)" in said.err
 
 
 def test_odd_rows_are_answered_and_flagged(folder: Path) -> None:

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from xvfl_serve.errors import BundleError
+
 Floats = NDArray[Any]
 """Of float32 or float64."""
 Ints = NDArray[np.int64]
@@ -24,6 +26,8 @@ Bools = NDArray[np.bool_]
 Arrays = Mapping[str, NDArray[Any]]
 GROUPS = 6
 """Groups of cells, by the share of the variance of their score that is not predicted."""
+MAX_FACTORS, MAX_PRODUCTS, MAX_DEPTH = 64, 2**25, 64
+"""Limits of a model that is read: factors, products of loadings in memory, depth of trees."""
 GROUP_ENDS = (0.15, 0.35, 0.55, 0.75, 0.92)
 CHUNK = 4_000_000
 """Numbers of a temporary array; bounds the rows that are predicted at once."""
@@ -148,6 +152,12 @@ class Predicted:
     def take(self, rows: Ints) -> "Predicted":
         """Select rows."""
         return Predicted(self.scores[rows], self.groups[rows])
+
+    @classmethod
+    def join(cls, parts: Sequence["Predicted"]) -> "Predicted":
+        """Put rows after each other."""
+        scores, groups = ([getattr(each, name) for each in parts] for name in ("scores", "groups"))
+        return cls(np.concatenate(scores), np.concatenate(groups))
 
 
 @dataclass(frozen=True)
@@ -333,15 +343,62 @@ def write_arrays(arrays: Arrays) -> bytes:
 
 
 def read_cells(data: bytes) -> CellModel:
-    """Read a model from the bytes of an .npz file."""
+    """Read a model from the bytes of an .npz file; reject compressed arrays and wrong values."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = archive.infolist()
+    stored = all(each.compress_type == zipfile.ZIP_STORED for each in entries)
+    if not stored or sum(each.file_size for each in entries) > len(data):
+        raise BundleError("model of cells: expected arrays that are not compressed")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return CellModel.from_arrays(dict(arrays))
+        model = CellModel.from_arrays(dict(arrays))
+    check_cells(model)
+    return model
+
+
+def check_cells(model: CellModel) -> None:
+    """Reject a model that would read other places than its own, loop, or take much memory."""
+    count = len(model.party)
+    own = (model.party, model.feature, model.place, model.code, model.noise)
+    sizes = {len(each) for each in (*own, model.knots, model.scores, model.loadings)}
+    _require(sizes == {count} and model.loadings.ndim == 2, "scores")
+    factors = model.loadings.shape[1]
+    _require(factors <= MAX_FACTORS and count * factors**2 <= MAX_PRODUCTS, "factors")
+    _require(bool(np.isfinite(model.loadings).all() and (model.noise > 0).all()), "factors")
+    for knots, scores in zip(model.knots, model.scores, strict=True):
+        _require(0 < len(knots) == len(scores), "knots")
+    for target in model.targets:
+        _check_target(target, count)
+
+
+def _check_target(target: Target, count: int) -> None:
+    trees, outputs = target.trees, len(target.baseline)
+    nodes = len(trees.value)
+    tree_arrays = [trees.feature, trees.threshold, trees.missing_left, trees.left, trees.right]
+    _require({len(each) for each in tree_arrays} == {nodes}, "trees")
+    _require(0 <= trees.depth <= MAX_DEPTH, "depth of trees")
+    inputs = len(target.near) + len(target.columns)
+    indices = [(trees.roots, nodes), (trees.left, nodes), (trees.right, nodes)]
+    indices += [(trees.feature, inputs), (target.near, count), (target.columns, count)]
+    for places, most in indices:
+        integers = places.dtype.kind == "i" and places.ndim == 1
+        _require(integers and bool(((places >= 0) & (places < most)).all()), "places")
+    _require(len(target.columns) > 0 and outputs > 0, "columns")
+    binary = target.categorical and outputs == 2
+    _require(len(trees.roots) % (1 if binary else outputs) == 0, "trees")
+    _require(
+        len(target.filled) == (0 if target.categorical else GROUPS * len(target.scores)), "map"
+    )
+
+
+def _require(valid: bool, what: str) -> None:
+    if not valid:
+        raise BundleError(f"model of cells: its {what} are invalid; export the bundle again")
 
 
 def _select_inputs(target: Target, where: Ints, party: int) -> Target:
     """Renumber the scores of a target; inputs of other parties become missing ones.
 
-    Their nodes get the same threshold, and read a score that is never observed.
+    A node that tests such an input leads to its child for missing values in any case.
     """
     given = where[target.near]
     gone = np.append(given < 0, np.zeros(len(target.columns), dtype=bool))

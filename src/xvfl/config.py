@@ -184,9 +184,9 @@ class NetConfig:
     """In `xvfl+`, completers also take the features that their party observes; by default those of
     images do."""
     number_embedding_dim: int | None = None
-    """Size of the embedding of each number of a table; 0 = none; by default 8 with several members
-    and without privacy options, unless a party has more than 128 numbers, or with `no_gradients`
-    and without `epsilon`, else 0."""
+    """Size of the embedding of each number of a table; 0 = none. By default 8 with several members
+    and no privacy options (none in one process if a party has more than 128 numbers), 8 with
+    `no_gradients` and no `epsilon`, and 0 otherwise."""
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
     output; 0 = none, the default."""
@@ -333,8 +333,8 @@ class TrainConfig:
     """`balanced` weights classes inversely to their frequency."""
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
-    0 = 4 to 16 with several members that receive gradients, for about 100 such steps, but 1 with
-    `page`; else 1."""
+    0 = from 4 to 16 with several members that receive gradients, so that about 100 steps complete
+    features; 1 with `page` and in all other cases."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =
     not shifted."""

@@ -33,7 +33,7 @@ def one_row_differs() -> np.ndarray:
         (np.where(Y, "gone", "here"), "belongs to one class in all 1,000 rows checked, so it repe"),
         (
             one_row_differs(),
-            "predict the class of 99.90% of the 1,000 rows checked, each held out, so",
+            "predict the class of 99.90% of 1,000 rows (two-fold cross-validation), so",
         ),
         (np.where(Y, "a", RNG.choice(["b", "c"], ROWS)), "each value, such as "),
         (1.5 * Y + 1e-3 * RNG.normal(size=ROWS), "separates the two classes in 100.00% of 1,000"),
@@ -50,13 +50,11 @@ def test_copies_of_the_label_are_found(values: object, message: str) -> None:
 def test_a_column_that_equals_the_label_in_99_of_100_rows_is_found() -> None:
     wrong = np.arange(ROWS) % 100 == 0
     for values in (np.where(wrong, 1 - Y, Y), np.where(wrong, 1 - Y, Y).astype(str)):
-        assert "predict the class of 99.00% of the 1,000 rows checked, each held out" in leak(
-            values
-        )
+        assert "predict the class of 99.00% of 1,000 rows (two-fold" in leak(values)
     y = np.tile(Y, 8)
     many = (y * 40 + RNG.integers(0, 40, len(y))).astype(str)
     many[::100] = "?"
-    assert "each held out, so it almost determines the label" in leak(many, y)
+    assert "(two-fold cross-validation), so it almost determines the label" in leak(many, y)
     ids = RNG.integers(0, 300, ROWS).astype(str)
     assert leak(ids, RNG.integers(0, 2, ROWS)) == "", "values seen three times tell nothing"
     target = RNG.normal(size=ROWS)
@@ -85,7 +83,7 @@ def test_the_best_threshold_is_found(sign: int) -> None:
         min(((numbers > cut) != Y).sum(), ((numbers > cut) == Y).sum()) for cut in set(numbers)
     ]
     assert 0 < min(errors) <= 5 and len(set(numbers)) > 64
-    found = re.search(r"in ([0-9.]+)% of 1,000 rows, each held out", leak(numbers))
+    found = re.search(r"in ([0-9.]+)% of 1,000 rows \(two-fold cross-validation\)", leak(numbers))
     assert found is not None
     assert 0 <= 100 * (1 - min(errors) / ROWS) - float(found[1]) < 0.5, "held-out rows"
 

@@ -58,7 +58,9 @@ def test_numbers_that_are_codes(name: str, values: Any, message: str) -> None:
     assert found.kind == "number"
     (text,) = found.warnings
     assert message in text and text.startswith("integers such as '")
-    assert text.endswith('; set its kind to "category", or to "identifier" to ignore it in `kinds`')
+    assert text.endswith(
+        '; in `kinds`, set its kind to "category", or to "identifier" to ignore it'
+    )
     for kind in ("category", "identifier", "number"):
         assert describe(values, name, kinds={name: kind}).kind == kind
         assert describe(values, name, kinds={name: kind}).warnings == ()

@@ -60,17 +60,17 @@ def planted() -> tuple[dict[str, pd.DataFrame], dict[tuple[str, str], list[str]]
         }
     )
     said = {
-        ("bank", "visits"): ["-1 in 1", "add -1 to `na_values`"],
-        ("bank", "age"): ["999 in ", "add 999 to `na_values`"],
-        ("bank", "income"): ["-999 in ", "add -999 to `na_values`"],
-        ("bank", "amount"): ["9999999 in ", "to `na_values`"],
+        ("bank", "visits"): ["'-1' in 1", "add '-1' to `na_values`"],
+        ("bank", "age"): ["'999' in ", "add '999' to `na_values`"],
+        ("bank", "income"): ["'-999' in ", "add '-999' to `na_values`"],
+        ("bank", "amount"): ["'9999999' in ", "to `na_values`"],
         ("bank", "job"): ["'?' in 2", "add '?' to `na_values`"],
         ("bank", "grade"): [", beside numbers such as", "add 'none' to `na_values`"],
         ("bank", "school"): [
             "look like codes, such as the number of a school",
             'set its kind to "category"',
         ],
-        ("shop", "outcome"): ["of 99.00% of the 1,200 rows checked, each held out", "ignore it"],
+        ("shop", "outcome"): ["of 99.00% of 1,200 rows (two-fold cross-validation)", "ignore it"],
         ("shop", "weight"): ["are numbers, some with the unit 'kg'", "remove the unit"],
         ("shop", "size"): ["are numbers with the unit 'cm'", "remove the unit"],
         ("shop", "when"): ["'unknown' in", "beside durations", "add 'unknown' to `na_values`"],

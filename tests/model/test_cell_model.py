@@ -1,6 +1,9 @@
 """The model that fills cells: near copies, trees in numpy, peers, saving."""
 
+import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,10 +13,12 @@ import torch
 from xvfl.config import TableOptions
 from xvfl.data.encoder import TableEncoder
 from xvfl.dataset.in_memory import to_party_table
+from xvfl.model import cell_filler, cell_fit
 from xvfl.model.cell_filler import CellFiller, load_own_cells, sample_cells, save_own_cells
 from xvfl.model.run_dir import RunDir
 from xvfl.primitives.rows import align_rows, observation_levels
 from xvfl_serve.cell_model import CellModel, read_cells, write_arrays
+from xvfl_serve.errors import BundleError
 
 ROWS = 1500
 
@@ -137,3 +142,56 @@ def test_one_partys_model_knows_no_scores_of_others(filler: CellFiller) -> None:
         found = fill(alone, column, ["bank"])[column]
         pd.testing.assert_series_equal(found, fill(filler, column, ["bank"])[column])
     assert isinstance(CellModel.from_arrays(own.to_arrays()), CellModel)
+
+
+def test_rows_in_batches_equal_all_at_once(
+    filler: CellFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(filler, "x1", ["bank", "shop"])
+    monkeypatch.setattr(cell_filler, "SCORES", 100 * len(filler.model.party))
+    pd.testing.assert_frame_equal(fill(filler, "x1", ["bank", "shop"]), expected)
+
+
+def test_components_of_many_scores_equal_those_of_their_covariances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    scores = (rng.normal(size=(300, 12)) @ rng.normal(size=(12, 12))).astype(np.float32)
+    seen = np.ones(scores.shape, dtype=bool)
+    total, variances, vectors = cell_fit._principal_components(scores, seen)
+    monkeypatch.setattr(cell_fit, "MAX_COVARIANCE", 5)
+    fast_total, fast_variances, fast_vectors = cell_fit._principal_components(scores, seen)
+    np.testing.assert_allclose(fast_total, total, rtol=1e-4)
+    largest, fast_largest = variances.argmax(), fast_variances.argmax()
+    assert fast_variances[fast_largest] == pytest.approx(variances[largest], rel=1e-4)
+    cosine = vectors[:, largest] @ fast_vectors[:, fast_largest]
+    assert abs(cosine) == pytest.approx(1, abs=1e-4)
+
+
+Arrays = dict[str, Any]
+HOSTILE: dict[str, Callable[[Arrays], object]] = {
+    "depth": lambda a: a["targets"].__setitem__((slice(None), 2), 2**40),
+    "input": lambda a: a["tree.feature"].__setitem__(0, 10_000),
+    "node": lambda a: a["tree.left"].__setitem__(0, -2),
+    "score": lambda a: a["target.near"].__setitem__(0, 10_000),
+    "noise": lambda a: a["noise"].__setitem__(0, 0.0),
+    "factors": lambda a: a.update(loadings=np.zeros((len(a["party"]), 3000))),
+    "sizes": lambda a: a.update(place=a["place"][:-1]),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_invalid_arrays_are_rejected(
+    filler: CellFiller, change: Callable[[Arrays], object]
+) -> None:
+    arrays = {name: each.copy() for name, each in filler.model.to_arrays().items()}
+    change(arrays)
+    with pytest.raises(BundleError, match="model of cells"):
+        read_cells(write_arrays(arrays))
+
+
+def test_compressed_arrays_are_rejected(filler: CellFiller) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **filler.model.to_arrays(), more=np.zeros(10**7))
+    with pytest.raises(BundleError, match="not compressed"):
+        read_cells(buffer.getvalue())

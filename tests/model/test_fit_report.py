@@ -11,7 +11,7 @@ from tests.command_line import run_xvfl
 from tests.small_tables import make_tables, write_run_inputs
 from xvfl import XVFLClassifier, XVFLRegressor
 from xvfl.data.sources import encode
-from xvfl.model import quick_trees
+from xvfl.model import build_report, quick_trees
 from xvfl.model.build_report import _completion_uses, _still_improves
 from xvfl.model.fit_report import REPORT, FitReport, read_report
 from xvfl.model.run_dir import RunDir
@@ -55,6 +55,23 @@ def test_rows_columns_and_scores_of_every_mode_beside_the_majority_and_trees(
     assert "majority class" in text and "AUROC of trees" in text
 
 
+def test_trees_leave_out_a_party_without_labeled_rows() -> None:
+    few = SHOP.index[:60]
+    report = new(epochs=1).fit({"bank": BANK, "shop": SHOP.loc[few]}, Y.drop(few[1:])).report_
+    assert report.rows["unlabeled"] == len(few) - 1
+    assert any(each.trees for each in report.scores if each.party == "bank")
+
+
+def test_a_dominant_column_is_named_beside_a_hashed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_report, "LEAK_GAIN", 0.5)
+    note = [f"note {i}" for i in range(len(BANK))]
+    leak = np.where(Y.iloc[0] == Y, 1.0, 0.0) + np.random.default_rng(99).normal(0, 0.3, len(Y))
+    bank = BANK.assign(leak=leak)
+    bank.insert(0, "note", [*note[:200], *note[:200]])
+    report = new(epochs=1).fit({"bank": bank, "shop": SHOP}, Y).report_
+    assert any("'leak'" in each for each in report.hints)
+
+
 def test_it_is_printed_where_progress_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     fitted = new(epochs=1, verbose=True).fit(BOTH, Y)
     assert str(fitted.report_) in capfd.readouterr().err
@@ -83,7 +100,7 @@ def test_completion_that_validation_switched_off_is_named(model: XVFLClassifier)
     assert uses["local", "bank"].share == 0.5 and uses["local", "bank"].reason == ""
     report = replace(model.report_, completion=list(uses.values()))
     assert "completion is not used in collaborative: validation log-loss 0.4100" in str(report)
-    assert "completion is used in local of bank (weight 0.5)" in str(report)
+    assert "completion is used in local at bank (weight 0.5)" in str(report)
 
 
 def test_the_reasons_are_those_of_the_calibration(model: XVFLClassifier) -> None:
@@ -118,7 +135,7 @@ def test_hints_name_what_was_seen() -> None:
     assert any("check that column 'state' of bank is known at prediction" in h for h in hints)
     chance = pd.Series(rng.choice(["yes", "no"], 400), index=BANK.index)
     hints = new(epochs=2).fit({"bank": noise, "shop": noise}, chance).report_.hints
-    assert hints[0].startswith("no mode is better than") and len(hints) <= 2
+    assert "no mode is better than" in hints[0] and len(hints) <= 2
     assert "cross_val_score, or more labels: scores of 60 validation rows" in hints[1]
     assert _still_improves([{"score": -0.9}, {"score": -0.5}], 2)
     assert not _still_improves([{"score": -0.9}, {"score": -0.5}], 3), "stopped early"

@@ -60,7 +60,7 @@ def test_a_renamed_column_is_suspected(model: XVFLClassifier) -> None:
     with pytest.warns(DataWarning) as caught:
         table = model.predict_table({"bank": renamed, "shop": SHOP})
     (text,) = [str(each.message) for each in caught if "mean '" in str(each.message)]
-    assert "'balance': did you mean 'Balance_EUR'?" in text and "job" not in text
+    assert "'balance' (did you mean 'Balance_EUR'?)" in text and "job" not in text
     assert table["notes"].str.startswith("bank: not given: balance, job, count as missing").all()
 
 
@@ -84,7 +84,7 @@ def test_the_command_predicts_without_a_column(kind: str, tmp_path: Path) -> Non
     output = tmp_path / "answers.csv"
     asked = ["predict", tmp_path / "run", "--input", f"bank={given}", "--output", output]
     said = run_xvfl(*asked)
-    assert said.code == 0 and "'balance': did you mean 'balances'?" in said.err
+    assert said.code == 0 and "'balance' (did you mean 'balances'?)" in said.err
     answers = pd.read_csv(output, keep_default_na=False)
     assert answers["notes"].str.startswith("bank: not given: age, balance, count as").all()
     assert "'age', 'balance' not in the table" in rejected_with(*asked, "--strict")

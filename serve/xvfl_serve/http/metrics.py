@@ -58,7 +58,8 @@ class Metrics:
             self._party_rows[(("party", party),)] += len(rows.observed)
             self._missing[key] = self._missing.get(key, 0) + missing
             for notes in rows.notes:
-                for kind, name in notes:
+                # Absent columns are among the missing cells.
+                for kind, name in (each for each in notes if each[0] != "absent"):
                     self._unusual[("party", party), ("column", name), ("kind", kind)] += 1
 
     def add_reload(self, result: str) -> None:

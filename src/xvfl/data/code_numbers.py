@@ -64,8 +64,9 @@ def find_code_numbers(frame: pd.DataFrame, columns: Collection[str]) -> Iterator
             shown = " and ".join(repr(f"{each:.0f}") for each in rows[name].dropna().iloc[:2])
             yield (
                 name,
-                f"integers such as {shown} look like codes, such as the number of a school: other "
-                f"columns change as much between neighboring ones as between any two{SET_CATEGORY}",
+                f"integers such as {shown} look like codes, such as the number of a school: the "
+                "means of other columns differ as much between neighboring numbers as between any "
+                f"two{SET_CATEGORY}",
             )
 
 

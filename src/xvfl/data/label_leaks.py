@@ -53,8 +53,8 @@ def _value_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     if not accuracy:
         return ""
     return (
-        f"its values, such as {shown}, or its gaps predict the class of {_floor(accuracy)} of the "
-        f"{len(cells):,} rows checked, each held out, so it almost {verb} {REMEDY}"
+        f"its values, such as {shown}, or its gaps predict the class of {_floor(accuracy)} of "
+        f"{len(cells):,} rows (two-fold cross-validation), so it almost {verb} {REMEDY}"
     )
 
 
@@ -78,8 +78,8 @@ def _number_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     cut = _best_threshold(numbers, is_second)[0]
     return (
         f"a threshold of {cut:g} separates the two classes in {_floor(accuracy)} of "
-        f"{len(numbers):,} rows, each held out, so it {'' if accuracy == 1 else 'almost '}"
-        f"determines {REMEDY}"
+        f"{len(numbers):,} rows (two-fold cross-validation), so it "
+        f"{'' if accuracy == 1 else 'almost '}determines {REMEDY}"
     )
 
 

@@ -31,7 +31,7 @@ CODE_NAMES = re.compile(
     r"(^|[^a-z])(zip|zip_?code|postal|post_?code|plz|phone|ssn|sku|code|id)($|[^a-z])"
 )
 """Names of columns whose integers are codes, in lower case, with words separated by _."""
-SET_CATEGORY = '; set its kind to "category", or to "identifier" to ignore it in `kinds`'
+SET_CATEGORY = '; in `kinds`, set its kind to "category", or to "identifier" to ignore it'
 COMPACT_DATE = "%Y%m%d"
 EARLIEST_DAY, LATEST_DAY = 19_000_101, 21_001_231
 MIN_ROWS = 50
@@ -128,7 +128,7 @@ def _missing_code_warnings(column: ColumnStats, codec: NumberCodec) -> Iterator[
     found = dict(missing_numbers(numbers.sample()))
     if found:
         share = sum(found.values()) * numbers.count / column.rows
-        yield say_codes([f"{each:.10g}" for each in found], share)
+        yield say_codes([repr(f"{each:.10g}") for each in found], share)
 
 
 def _code_warnings(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:

@@ -468,6 +468,8 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         report: FitReport | None = getattr(self, "report_", None)
         if report is not None:
             folder.write_json(REPORT, report.to_dict())
+        else:
+            (folder / REPORT).unlink(missing_ok=True)
 
     @classmethod
     def load(

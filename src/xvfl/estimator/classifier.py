@@ -441,8 +441,11 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         mode: Mode | None = None,
         party: str | None = None,
         ids: Sequence[Any] | None = None,
+        strict: bool = False,
     ) -> Any:
-        """Compute the confidence of each row: log-odds, or of several classes log-probabilities.
+        """Compute the confidence of each row: log-odds of two classes, else log-probabilities.
+
+        With a `threshold` and several classes, the logarithms of its factors are added.
 
         Its sign, or largest column, is the prediction of `predict`, also with a `threshold`.
 
@@ -456,6 +459,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
             The predicting party; see `predict`.
         ids : sequence, default=None
             Ids of the rows to predict; see `predict`.
+        strict : bool, default=False
+            Refuse tables without rows or columns; see `predict`.
 
         Returns
         -------
@@ -470,7 +475,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         InputError
             If a table cannot be used.
         """
-        proba = self.predict_proba(X, mode, party, ids)
+        proba = self.predict_proba(X, mode, party, ids, strict)
         factors = np.asarray(self.model_.class_factors or np.ones(len(self.classes_)))
         logs = np.log(np.clip(proba * factors, np.finfo(float).tiny, None))
         if len(self.classes_) != 2:

@@ -117,7 +117,7 @@ def _completion_uses(
         elif pooling_method(method) is None:
             reason = "always, by the method"
         elif len(some) < MIN_ROWS_TO_POOL:
-            reason = f"by default, for want of {MIN_ROWS_TO_POOL} validation rows"
+            reason = f"by default: fewer than {MIN_ROWS_TO_POOL} validation rows to choose"
         elif share == 0:
             loss = losses[mode_key(mode, name)]
             reason = f"validation {task.score_name} {loss[0]:.4f} without it, {loss[1]:.4f} with it"
@@ -134,12 +134,12 @@ def _hints(
     """Yield what to try next, the most important first."""
     metric, heading = next(iter(METRICS[report.task].items()))
     margin = max(0.01, 0.5 / math.sqrt(max(report.rows["validation"], 1)))
-    best = max(report.scores, key=lambda each: each.metrics[metric])
+    best = max(each.metrics[metric] for each in report.scores)
     nothing = report.baseline[metric] if report.task == "classification" else 0.0
-    if not best.metrics[metric] > nothing + margin:
+    if best <= nothing + margin:
         yield (
-            "no mode is better than the class frequencies or the mean: check that the ids of "
-            "labels and tables belong together (overlap_), and how columns are read (describe)"
+            "check that the ids of labels and tables belong together (overlap_), and how columns "
+            "are read (describe): no mode is better than the class frequencies or the mean"
         )
     if trees is not None:
         party, column, gain = trees.top_column

@@ -24,9 +24,11 @@ from xvfl.model.run_dir import CELLS, RunDir
 from xvfl.primitives.random import named_generator
 from xvfl.primitives.rows import PartyTable, RowSource, Table
 from xvfl.primitives.seeding import derive_seed
-from xvfl_serve.cell_model import CellModel
+from xvfl_serve.cell_model import CellModel, Predicted
 
 MODEL_PREFIX, DISTRIBUTIONS_PREFIX = "model/", "distributions/"
+SCORES = 10_000_000
+"""Scores of the rows that are completed at once."""
 VALIDATION_SHARE = 0.15
 """Share of a party's own rows on which the distributions of its filled cells are fitted."""
 
@@ -50,20 +52,20 @@ class CellFiller:
         """Predict every cell of some rows of a party from the observed cells of all tables."""
         encoder, number = encoders[party], self.parties.index(party)
         assert isinstance(encoder, TableEncoder)
-        index = pd.Index(list(ids))
-        tables = {
-            at: _take(each, pd.Index(each.ids).get_indexer(index))
-            for at, name in enumerate(self.parties)
-            if (each := encoded.get(name)) is not None
-        }
-        found = self.model.predict(tables, len(index), number)
-        own = tables[number].observed.any(1)
-        peers = np.zeros_like(own)
-        for at, table in tables.items():
-            peers |= table.observed.any(1) & (at != number)
-        cues = own + 2 * peers.astype(np.int64)
-        targets = self.model.of_party(number)
-        return CompletedRows(encoder, targets, found, cues, self.distributions[party])
+        given = {at: encoded[name] for at, name in enumerate(self.parties) if name in encoded}
+        rows = {at: pd.Index(each.ids).get_indexer(pd.Index(ids)) for at, each in given.items()}
+        targets, size = self.model.of_party(number), max(SCORES // len(self.model.party), 1)
+        found: dict[int, list[Predicted]] = {feature: [] for feature in targets}
+        cues = np.zeros(len(ids), dtype=np.int64)
+        for start in range(0, max(len(ids), 1), size):
+            part = slice(start, start + size)
+            tables = {at: _take(each, rows[at][part]) for at, each in given.items()}
+            for at, table in tables.items():
+                cues[part] |= np.where(table.observed.any(1), 1 if at == number else 2, 0)
+            for feature, each in self.model.predict(tables, len(ids[part]), number).items():
+                found[feature].append(each)
+        joined = {feature: Predicted.join(each) for feature, each in found.items()}
+        return CompletedRows(encoder, targets, joined, cues, self.distributions[party])
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Return all contents as tensors, by name."""

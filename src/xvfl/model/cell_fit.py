@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import eigsh, svds
 from scipy.special import ndtri
 
 from xvfl.data.codecs import CategoryCodec, Codec, HashedCodec
@@ -23,6 +23,8 @@ MAX_HIDDEN = 0.7
 """Largest share of the cells of a row that are hidden, beside those of other parties."""
 KNOTS = 64
 MAX_FACTORS = 48
+MAX_COVARIANCE = 4_000
+"""Most scores whose covariances are computed."""
 EXPLAINED = 0.98
 """Largest share of the variance of a score that the factors explain."""
 SHRINKAGE = 20
@@ -89,7 +91,6 @@ def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -
     targets: list[Target] = []
     count = sum(len(encoder.codecs) for encoder in encoders.values())
     iterations = min(ITERATIONS, ALL_ITERATIONS // max(count, 1))
-    covariance = np.abs(model.loadings @ model.loadings.T)
     true, _ = model.encode(whole, len(at))
     for party, encoder in encoders.items():
         masked = {
@@ -104,7 +105,7 @@ def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -
         for feature, codec in enumerate(encoder.codecs):
             present = np.flatnonzero(whole[party].observed[:, feature])
             target = _empty_target(model, party, feature, codec, whole[party].take(present))
-            target = replace(target, near=_nearest(model, covariance, target))
+            target = replace(target, near=_nearest(model, target))
             least = CLASS_ROWS * len(target.columns) if len(target.codes) else MIN_ROWS
             if iterations >= FEWEST_ITERATIONS and len(present) >= copies * least:
                 target = _fit_trees(target, inputs, present, iterations, copies)
@@ -143,19 +144,31 @@ def _fit_factors(encoders: Mapping[int, TableEncoder], tables: Tables) -> CellMo
     )
     rows = len(next(iter(tables.values())).values)
     scores, observed = model.encode(tables, rows)
-    common = observed.T.astype(np.float32) @ observed.astype(np.float32)
-    covariance = (scores.T @ scores / (common + SHRINKAGE)).astype(np.float64)
-    if len(columns) <= 4 * MAX_FACTORS:
-        variances, vectors = np.linalg.eigh(covariance)
-    else:
-        start = np.ones(len(columns))
-        variances, vectors = eigsh(covariance, MAX_FACTORS, v0=start)
+    total, variances, vectors = _principal_components(scores, observed)
     kept = np.argsort(-variances, kind="stable")[:MAX_FACTORS]
     loadings = vectors[:, kept] * np.sqrt(np.maximum(variances[kept], 0))
-    total = np.maximum(np.diag(covariance), 1e-3)
+    total = np.maximum(total, 1e-3)
     explained = (loadings**2).sum(1)
     noise = np.maximum(total - explained, (1 - EXPLAINED) * total)
     return replace(model, loadings=loadings, noise=noise)
+
+
+def _principal_components(scores: Floats, observed: Bools) -> tuple[Floats, Floats, Floats]:
+    """Return the variance of each score, and variances and directions of components."""
+    start = np.ones(scores.shape[1])
+    if len(start) > MAX_COVARIANCE:
+        # As if all scores were observed in the same rows, without a (p, p) matrix.
+        scaled = (scores / np.sqrt(observed.sum(0) + SHRINKAGE)).astype(np.float64)
+        least = min(scaled.shape)
+        _, singular, vectors = svds(scaled, min(MAX_FACTORS, least - 1), v0=np.ones(least))
+        return (scaled**2).sum(0), singular**2, vectors.T
+    common = observed.T.astype(np.float32) @ observed.astype(np.float32)
+    covariance = (scores.T @ scores / (common + SHRINKAGE)).astype(np.float64)
+    if len(start) <= 4 * MAX_FACTORS:
+        variances, vectors = np.linalg.eigh(covariance)
+    else:
+        variances, vectors = eigsh(covariance, MAX_FACTORS, v0=start)
+    return np.diag(covariance), variances, vectors
 
 
 def _score_columns(
@@ -242,9 +255,9 @@ def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, tabl
     )
 
 
-def _nearest(model: CellModel, covariance: Floats, target: Target) -> Ints:
+def _nearest(model: CellModel, target: Target) -> Ints:
     """Return the scores that covary most with a target's."""
-    strength = covariance[target.columns].max(0)
+    strength = np.abs(model.loadings[target.columns] @ model.loadings.T).max(0)
     own = model.party == target.party
     strength[own & (model.feature == target.feature)] = -1
     order = np.argsort(-strength, kind="stable")

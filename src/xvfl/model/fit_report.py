@@ -148,7 +148,7 @@ def _figure(metrics: Mapping[str, float], metric: str) -> str:
 
 
 def _use_text(use: CompletionUse) -> str:
-    text = f"{use.mode} of {use.party}" if use.mode != "collaborative" else use.mode
+    text = f"{use.mode} at {use.party}" if use.mode != "collaborative" else use.mode
     if 0 < use.share < 1:
         text += f" (weight {use.share:g})"
     return f"{text}: {use.reason}" if use.reason else text

@@ -45,9 +45,9 @@ def check_given(
         encoder = encoders[name]
         renamed = encoder.renamed(own) if isinstance(encoder, TableEncoder) else {}
         if renamed and not strict:
-            named = "; ".join(f"{old!r}: did you mean {new!r}?" for old, new in renamed.items())
+            named = "; ".join(f"{old!r} (did you mean {new!r}?)" for old, new in renamed.items())
             warn(
-                f"party {name!r}: columns of the training that are not in the table count as "
-                f"missing, {named} Rename them in the table"
+                f"party {name!r}: columns used in training are not in the table and count as "
+                f"missing: {named}; if they were renamed, restore their names"
             )
     return nothing

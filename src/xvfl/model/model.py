@@ -16,7 +16,7 @@ from xvfl.data.encoder import TableEncoder, encoder_from_dict
 from xvfl.data.images import ImageEncoder, Images
 from xvfl.data.sources import Encoder, Source, encode
 from xvfl.dataset.in_memory import rows_of_ids, to_party_table
-from xvfl.errors import InputError, ModeError, RunError, unknown
+from xvfl.errors import InputError, ModeError, RunError, unknown, warn
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.privacy_accounting import PrivacyStatement, state_privacy
@@ -119,7 +119,11 @@ class Model:
     def cells(self) -> CellFiller | None:
         """Fills the cells of tables; fitted apart from the nets, when it is used or stored."""
         if callable(self._cells):
-            self._cells = self._cells()
+            try:
+                self._cells = self._cells()
+            except (np.linalg.LinAlgError, MemoryError, ValueError) as error:
+                self._cells = None
+                warn(f"this model fills no cells of tables, their model cannot be fitted: {error}")
         return self._cells
 
     @cells.setter

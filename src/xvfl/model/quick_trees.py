@@ -54,7 +54,10 @@ def fit_quick_trees(
     except ModuleNotFoundError:
         return "LightGBM is not installed (pip install 'xvfl[trees]')"
     rows = _sample(dataset, validation)
-    owners: list[Owner] = [*range(len(rows.tables)), POOLED]
+    every: list[Owner] = [*range(len(rows.tables)), POOLED]
+    owners = [each for each in every if len(rows.observed(each, rows.train))]
+    if POOLED not in owners:
+        return "no labeled training row is observed"
     cells = len(rows.train) * sum(layout.raw for layout in dataset.layouts.values())
     share = min(1.0, MAX_CELLS / max(cells, 1)) / max(1, rows.n_classes - 1)
     limit = max(10, round(MAX_TREES * share))
@@ -109,9 +112,7 @@ def _top_column(dataset: InMemoryDataset, fitted: FittedTrees) -> tuple[str, str
     """Return the party, the column and the share of the gain of the most important column."""
     gain = fitted.boosters[POOLED, "none"].feature_importance("gain")
     names = [
-        (party, column)
-        for party, encoder in dataset.encoders.items()
-        for column in getattr(encoder, "columns", ())
+        (party, each.name) for party, layout in dataset.layouts.items() for each in layout.features
     ]
     by_column = [0.0] * len(names)
     for feature, each in zip(fitted.rows.table(POOLED).feature.tolist(), gain, strict=True):

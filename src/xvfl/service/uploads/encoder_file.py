@@ -2,8 +2,8 @@
 
 The machine that trains needs the party's configuration, its table, and the ids that the encoder
 must not learn from; neither a certificate nor a secret. The file is in safetensors format: the
-weights, and as JSON how columns are encoded, the configuration of the encoder, and a fingerprint of
-the columns and of the rows that it learned from.
+weights, the model that fills the party's cells, and as JSON how columns are encoded, the
+configuration of the encoder, and a fingerprint of the columns and of the rows that it learned from.
 """
 
 import shutil
@@ -22,7 +22,8 @@ from xvfl.data.sources import Source, source_columns, source_index
 from xvfl.errors import ConfigError, InputError, RunError, XVFLError
 from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl.matching.alignment import TableFingerprint
-from xvfl.model.run_dir import CHECKPOINT, RunDir
+from xvfl.model.cell_filler import CellFiller, load_own_cells
+from xvfl.model.run_dir import CELLS, CHECKPOINT, RunDir
 from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.secret import load_secret
@@ -39,6 +40,11 @@ from xvfl.service.uploads.party_encoder import (
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.system.report import Report, no_report
+from xvfl.training.optimizer import strip_prefix
+from xvfl_serve.cell_model import check_cells
+
+CELLS_PREFIX = "cells/"
+"""Before the names of the tensors of the model that fills cells."""
 
 
 def export_excluded(inputs: PartyInputs, held_out: Path | None, out: Path) -> int:
@@ -98,6 +104,9 @@ def train_encoder_file(
         return None
     trained = RunDir(inputs.folder / "encoders/1")
     weights, about = trained.load_tensors(WEIGHTS)
+    cells = load_own_cells(trained)
+    if cells is not None:
+        weights |= {f"{CELLS_PREFIX}{name}": each for name, each in cells.to_tensors().items()}
     about |= {"encoder": trained.read_json(ENCODER), "rows": asdict(learned)}
     RunDir(out.parent).save_tensors(out.name, weights, about)
     shutil.rmtree(folder.path)
@@ -117,13 +126,17 @@ def install_encoder(inputs: PartyInputs, path: Path) -> int:
             "upload new-version`"
         )
     try:
-        weights, about = RunDir(path.parent).load_tensors(path.name)
+        tensors, about = RunDir(path.parent).load_tensors(path.name)
+        cells = strip_prefix(tensors, CELLS_PREFIX)
+        weights = {n: each for n, each in tensors.items() if not n.startswith(CELLS_PREFIX)}
         _check_config(inputs.config.encoder, build(EncoderConfig, about["config"], "config"))
         _check_rows(inputs, build(TableFingerprint, about["rows"], "rows"))
         layout = encoder_from_dict(about["encoder"]).layout
         build_encoder(inputs.name, layout, inputs.config.encoder, [0]).load_state_dict(weights)
         if not all(bool(each.isfinite().all()) for each in weights.values()):
             raise RunError("its weights are not finite")
+        if cells:
+            check_cells(CellFiller.from_tensors(cells, [inputs.name]).model)
         kept = {
             "full_threshold": float(about["full_threshold"]),
             "config": asdict(inputs.config.encoder),
@@ -134,6 +147,8 @@ def install_encoder(inputs: PartyInputs, path: Path) -> int:
     stored = RunDir(folder / f"encoders/{version}").create()
     with stored.transaction():
         stored.write_json(ENCODER, about["encoder"])
+        if cells:
+            stored.save_tensors(CELLS, cells, {"party": inputs.name})
         stored.save_tensors(WEIGHTS, weights, kept)
     (stored / CHECKPOINT).unlink(missing_ok=True)
     return version
