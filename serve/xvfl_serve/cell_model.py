@@ -358,9 +358,10 @@ def read_cells(data: bytes) -> CellModel:
 def check_cells(model: CellModel) -> None:
     """Reject a model that would read other places than its own, loop, or take much memory."""
     count = len(model.party)
-    own = (model.party, model.feature, model.place, model.code, model.noise)
-    sizes = {len(each) for each in (*own, model.knots, model.scores, model.loadings)}
-    _require(sizes == {count} and model.loadings.ndim == 2, "scores")
+    arrays: list[Floats] = [model.feature, model.place, model.code, model.noise, model.loadings]
+    same = all(len(each) == count for each in arrays)
+    same &= len(model.knots) == len(model.scores) == count
+    _require(same and model.loadings.ndim == 2, "scores")
     factors = model.loadings.shape[1]
     _require(factors <= MAX_FACTORS and count * factors**2 <= MAX_PRODUCTS, "factors")
     _require(bool(np.isfinite(model.loadings).all() and (model.noise > 0).all()), "factors")
