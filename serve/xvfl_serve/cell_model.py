@@ -374,8 +374,9 @@ def check_cells(model: CellModel) -> None:
 def _check_target(target: Target, count: int) -> None:
     trees, outputs = target.trees, len(target.baseline)
     nodes = len(trees.value)
-    tree_arrays = [trees.feature, trees.threshold, trees.missing_left, trees.left, trees.right]
-    _require({len(each) for each in tree_arrays} == {nodes}, "trees")
+    arrays: list[Floats] = [trees.feature, trees.threshold, trees.missing_left]
+    arrays += [trees.left, trees.right]
+    _require({len(each) for each in arrays} == {nodes}, "trees")
     _require(0 <= trees.depth <= MAX_DEPTH, "depth of trees")
     inputs = len(target.near) + len(target.columns)
     indices = [(trees.roots, nodes), (trees.left, nodes), (trees.right, nodes)]
