@@ -14,6 +14,7 @@ PhysioNet 2012 has one column for each parameter, its mean.
 
 import argparse
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,9 +25,12 @@ import numpy as np
 import pandas as pd
 from lightgbm import LGBMRegressor
 from numpy.typing import NDArray
-from other_tables import read_table
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from other_tables import read_table
 
 from xvfl import XVFLClassifier
 from xvfl.data.codecs import CategoryCodec, HashedCodec

@@ -86,13 +86,14 @@ def test_the_party_uploads_with_the_installed_encoder(federation: FileFederation
     federation.services["bank"].close()
     federation.services["bank"] = federation.start_party("bank")
     federation.run()
-    weights = RunDir(path.parent).load_tensors(path.name)[0]
-    stored, about = RunDir(federation.folder / "bank/encoders/1").load_tensors(
-        "weights.safetensors"
-    )
+    given = RunDir(path.parent).load_tensors(path.name)[0]
+    installed = RunDir(federation.folder / "bank/encoders/1")
+    stored, about = installed.load_tensors("weights.safetensors")
     assert about["config"]["epochs"] == ENCODER.epochs
-    assert weights.keys() == stored.keys()
-    assert all(torch.equal(weights[key], stored[key]) for key in weights)
+    cells = installed.load_tensors("cells.safetensors")[0]
+    stored |= {f"cells/{name}": each for name, each in cells.items()}
+    assert given.keys() == stored.keys() and len(cells) > 20
+    assert all(torch.equal(given[key], stored[key]) for key in given)
     assert not [each for each in federation.log if each["event"] == "encoder_failed"]
     with pytest.raises(RunError, match="version 1 of the encoder is trained already"):
         install_encoder(inputs_of(federation), path)

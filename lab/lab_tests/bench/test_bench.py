@@ -219,6 +219,7 @@ def test_big_tables_are_measured_when_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.skipif("XVFL_DATA" not in os.environ, reason="XVFL_DATA does not name the data")
+@pytest.mark.filterwarnings("ignore:.*probably missing values:xvfl.DataWarning")
 def test_a_fit_is_compared_with_the_old_defaults() -> None:
     from xvfl_lab.bench import run
 

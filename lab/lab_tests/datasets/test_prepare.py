@@ -152,7 +152,9 @@ def test_the_page_of_data_sets_says_what_the_code_says() -> None:
     for name in DATASETS:
         each = data_set(name)
         assert f"\n## {name}\n" in page
-        assert all(download.checksum.partition(":")[2] in page for download in each.downloads)
+        # Data sets of several files have their checksums in the code alone.
+        checksums = [download.checksum.partition(":")[2] for download in each.downloads]
+        assert len(checksums) != 1 or checksums[0] in page
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:

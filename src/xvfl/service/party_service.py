@@ -1,5 +1,6 @@
 """A party's part in a federation: match ids, encode rows, train its net, install a release."""
 
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,17 @@ from xvfl.methods.build import build_parties
 from xvfl.methods.members import member_seeds
 from xvfl.model.cell_filler import save_own_cells
 from xvfl.model.fitting import choose_device
+from xvfl.model.run_dir import CELLS
 from xvfl.model.workflow import ENCODER
 from xvfl.primitives.masks import choose_unmasked_share
-from xvfl.primitives.rows import choose_full_threshold, observation_levels
+from xvfl.primitives.rows import PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.secret import load_secret, run_seed
-from xvfl.wire.messages import Match, Release
+from xvfl.wire.messages import Done, Match, Release
 
 
 class PartyService:
@@ -35,7 +37,8 @@ class PartyService:
 
     def __init__(self, inputs: PartyInputs, log: LogFunction) -> None:
         """Load the state folder; reject a table that has changed since its ids were matched."""
-        self.inputs = inputs
+        self.inputs, self._log = inputs, log
+        self._cells: Thread | None = None
         self.table = load_matched_table(inputs, log, self._use_match)
         self._folder = PartyFolder(inputs.name, inputs.config, inputs.folder, log)
         self.endpoint = Endpoint(
@@ -43,7 +46,7 @@ class PartyService:
             self._start_run,
             Checkpoints(inputs.folder),
             log,
-            {Match: self.table.reply, Release: self._folder.reply},
+            {Match: self.table.reply, Release: self._install},
         )
 
     def close(self) -> None:
@@ -90,12 +93,28 @@ class PartyService:
         )
         full_threshold = settings.full_threshold or choose_full_threshold(observed)
         if not folder.has(ENCODER):
-            learned = table.take(training) if len(training) else table
-            save_own_cells(folder, name, encoder, learned, seeds[0])
             folder.write_json(ENCODER, encoder.to_dict())
+        if not folder.has(CELLS) and self._cells is None:
+            learned = table.take(training) if len(training) else table
+            self._cells = Thread(target=self._fit_cells, args=(encoder, learned, seeds[0]))
+            self._cells.daemon = True
+            self._cells.start()
         self._folder.save_run(settings, full_threshold)
         levels = observation_levels(table.observed, full_threshold)
         return PartyRun(worker, levels)
+
+    def _fit_cells(self, encoder: Encoder, learned: PartyTable, seed: int) -> None:
+        """Fit the model of cells beside the training: the coordinator does not wait for it."""
+        try:
+            save_own_cells(self.inputs.folder, self.inputs.name, encoder, learned, seed)
+        except Exception as error:
+            self._log({"event": "cells_not_fitted", "problem": repr(error)})
+
+    def _install(self, message: Release) -> Done:
+        """Install a released head, with the model of cells."""
+        if self._cells is not None:
+            self._cells.join()
+        return self._folder.reply(message)
 
     def _encoder(self, match: PartyMatch, training: Tensor) -> Encoder:
         """Load the encoder; before the first accepted run, fit it on the training rows."""
