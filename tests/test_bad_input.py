@@ -259,6 +259,7 @@ def test_bad_configurations(case: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_real_process_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
     write_run_inputs(tmp_path)
     bank(put("customer", 3, "c001"))(tmp_path)

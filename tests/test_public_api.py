@@ -47,6 +47,7 @@ def test_every_error_has_one_base_class() -> None:
     assert all(issubclass(error, xvfl.XVFLError) for error in errors)
 
 
+@pytest.mark.slow
 def test_import_loads_little_and_changes_no_environment_variable() -> None:
     script = (
         "import os, sys\n"

@@ -76,6 +76,7 @@ def test_five_tools_work_on_one_frame() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_frame_gives_the_model_and_the_answers_of_tables(model: XVFLClassifier) -> None:
     same = small(epochs=20).fit(BOTH, Y)
     by_id = same.predict_proba(BOTH)

@@ -60,6 +60,7 @@ def results(scenario: UploadScenario) -> list[DialResult]:
     return sweep(scenario, dials, OPTIONS)
 
 
+@pytest.mark.slow
 def test_each_setting_has_accuracy_and_recovery(results: list[DialResult]) -> None:
     assert [each.dial for each in results] == ["configured", "copies 0", "rotation"]
     for each in results:

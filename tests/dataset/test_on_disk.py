@@ -186,6 +186,7 @@ def test_a_run_streams_from_one_command_to_predictions(tmp_path: Path) -> None:
     assert len(pd.read_parquet(run / "held_out.parquet")) == pytest.approx(0.2 * ROWS, abs=2)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_from_its_cache_to_the_same_weights(tmp_path: Path) -> None:
     config = write_parquet(tmp_path)
     train(config, tmp_path / "straight")

@@ -78,6 +78,7 @@ def test_filled_cells_are_marked_and_agree_with_complete(model: XVFLClassifier) 
         assert found.draws == []
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_stated_share(model: XVFLClassifier) -> None:
     # `calls` has few different values, so that its intervals hold more at a low level.
     for level, tolerance in ((0.8, 0.06), (0.5, 0.15)):

@@ -142,6 +142,7 @@ def test_hints_name_what_was_seen() -> None:
     assert not _still_improves([{"score": -0.9}, {"score": -0.899}], 2)
 
 
+@pytest.mark.slow
 def test_reports_of_numbers() -> None:
     y = pd.Series(BANK["balance"] + SHOP["visits"].reindex(BANK.index).fillna(0) * 9, BANK.index)
     report = XVFLRegressor(**SIZES, epochs=30, verbose=False).fit(BOTH, y).report_  # type: ignore[arg-type]

@@ -296,6 +296,7 @@ def interrupt_after(count: int) -> ProgressCallback:
     return show
 
 
+@pytest.mark.slow
 def test_a_run_stopped_in_any_phase_resumes_with_the_same_weights(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, UPLOAD_CONFIG)
     updates: list[str] = []

@@ -195,6 +195,7 @@ def test_a_zip_bomb_is_not_unpacked(
     assert others and set(others) == {200}
 
 
+@pytest.mark.slow
 def test_json_in_a_bundle_does_not_take_the_memory(bank_bundle: Path, tmp_path: Path) -> None:
     path, bundle = tmp_path / "bank.xvfl", read_bundle(bank_bundle)
     path.write_bytes(bank_bundle.read_bytes())

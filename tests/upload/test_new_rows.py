@@ -117,6 +117,7 @@ def test_changed_rows_replace_and_new_ones_are_appended(federation: GrowingFeder
     assert not (federation.coordinator / "uploads/shop/1").exists()
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_a_complete_upload(federation: GrowingFederation) -> None:
     federation.run()
     federation.grow()
