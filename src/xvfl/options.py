@@ -29,8 +29,8 @@ DEFAULT_HEADS = 4
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
 COMPLETING_STEPS, COMPLETION_INTERVALS = 100, (4, 16)
-"""Steps of several members that complete features by default, each of which costs as much as five
-others, and the smallest and largest interval between them."""
+"""Steps of several members that complete features by default, each of which costs as much as
+several others, and the smallest and largest interval between them."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 NUMBER_DIM = 8
