@@ -2,10 +2,11 @@
 
     python lab/benchmarks/filled_cells.py bank physionet2012 "HI.csv:hhi=yes:" --json cells.json
 
-A table is a data set of `xvfl-lab data`, or FILE:LABEL:COLUMNS as in other_tables.py. Two parties
-hold its columns. A share of the cells is hidden in all rows; every method learns from the training
-rows and fills the test rows. RMSE and MAE are divided by the standard deviation of the column and
-averaged over the numeric columns of both parties; `correct` is the share of correct categories.
+A table is a data set of `xvfl-lab data`, or FILE:LABEL:COLUMNS as in
+`xvfl_lab.datasets.csv_tables`. Two parties hold its columns. A share of the cells is hidden in all
+rows; every method learns from the training rows and fills the test rows. RMSE and MAE are divided
+by the standard deviation of the column and averaged over the numeric columns of both parties;
+`correct` is the share of correct categories.
 Rivals see the party's own columns, one-hot: the median and mode, scikit-learn's IterativeImputer
 (`imputer`), and the same with LightGBM (100 trees, 3 rounds, 20 nearest columns). `alone` is
 `complete` of one table, `peers` of both. `covered` is the share of cells in their 80 % intervals.
@@ -14,7 +15,6 @@ PhysioNet 2012 has one column for each parameter, its mean.
 
 import argparse
 import json
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,16 +28,13 @@ from numpy.typing import NDArray
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from other_tables import read_table
-
 from xvfl import XVFLClassifier
 from xvfl.data.codecs import CategoryCodec, HashedCodec
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.parse import mask_missing
 from xvfl.data.text import as_text
 from xvfl_lab.datasets import find
+from xvfl_lab.datasets.csv_tables import read_csv_table
 from xvfl_lab.datasets.table_sets import Table
 
 MIN_CELLS = 20
@@ -59,7 +56,7 @@ class Part:
 def read(name: str) -> Table:
     """Read a data set with its own columns, or a CSV file."""
     if ":" in name:
-        return read_table(name)
+        return read_csv_table(name, 3_000)
     files = find(name)
     if files is None:
         raise SystemExit(f"{name}: not found; see `xvfl-lab data get {name}`")

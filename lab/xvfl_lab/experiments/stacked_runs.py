@@ -144,15 +144,18 @@ class StackedRuns:
         privacy: PrivacyConfig = NO_PROTECTION,
         noise: bool = True,
         encoder: EncoderConfig | None = None,
+        bins: bool = False,
     ) -> None:
         """Sample rows and masks of every run and build the nets.
 
         If `privacy` sends no gradients, the parties' encoders are trained here, as `encoder` says.
-        Without `noise`, differential privacy has everything but its noise.
+        Without `noise`, differential privacy has everything but its noise. With `bins`, interactive
+        training encodes numbers with bins, as the defaults do; stored runs have none.
         """
         if len({each.shape for each in configs}) != 1:
             raise ValueError("runs of one stack may differ in seed, scenario and λ only")
         self.task, self.configs, one = task, tuple(configs), configs[0]
+        self.bins = bins
         self.device, self.seeds = device, [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
@@ -189,8 +192,10 @@ class StackedRuns:
     def _workers(self) -> list[PartyWorker]:
         """Build the parties of interactive training."""
         one, privacy = self.configs[0], self.options.privacy
-        # Stored runs were computed without bins of numbers.
-        layouts = {name: replace(each, bins=()) for name, each in self.task.layouts.items()}
+        layouts = {
+            name: each if self.bins else replace(each, bins=())
+            for name, each in self.task.layouts.items()
+        }
         nets = build_parties(layouts, self.net, one.loss, self.seeds, privacy=privacy)
         return [
             PartyWorker(

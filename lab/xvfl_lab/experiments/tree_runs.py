@@ -9,7 +9,7 @@ trains always with, or always without masks; without a suffix the validation row
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from xvfl.model.trees import (
     MEAN,
     POOLED,
     VARIANTS,
+    FittedTrees,
     Masks,
     Owner,
     TreeConfig,
@@ -110,32 +111,83 @@ def execute_trees(job: TreeJob, store: RunStore, load: Load) -> None:
     store.add(job, run_trees(task, job), hardware("cpu"), task.digest())
 
 
-def run_trees(task: Task, job: TreeJob) -> Result:
-    """Fit and test trees; the seconds are CPU seconds of all fits, with one thread."""
-    data = RunRows(task, job.run)
-    rows, pooled = tree_rows(task, data), job.config.name == TREES_POOLED
-    owners: list[Owner] = [POOLED] if pooled else list(range(len(task.layouts)))
-    fitted = fit_trees(rows, owners, job.config.settings, job.config.seed, time.process_time)
-    chosen = {way: fitted.choose(way) for way in ([POOLED] if pooled else [*owners, MEAN])}
-    places = np.arange(len(data.base))
+@dataclass(frozen=True)
+class FittedRun:
+    """The trees of a run, and the rows they were fitted on."""
 
-    def predict(masks: Masks | None, part: Part, mode: Mode, parties: Iterable[int]) -> Tensor:
+    task: Task
+    job: TreeJob
+    data: RunRows
+    trees: FittedTrees
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the trees have the columns of all parties."""
+        return self.job.config.name == TREES_POOLED
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The modes in which the trees predict."""
+        return ("collaborative",) if self.pooled else ("local", "collaborative")
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of all fits."""
+        return sum(self.trees.seconds.values())
+
+    @cached_property
+    def chosen(self) -> dict[Way, Masks]:
+        """For each way, with or without masks, as the validation rows say."""
+        parties = range(len(self.task.layouts))
+        ways: list[Way] = [POOLED] if self.pooled else [*parties, MEAN]
+        return {way: self.trees.choose(way) for way in ways}
+
+    def predict(
+        self, masks: Masks | None, part: Part, mode: Mode, parties: Iterable[int]
+    ) -> Tensor:
+        """Predict a part's rows; `masks` None: as chosen. (k, 1, N, C)"""
         ways: list[Way] = list(parties)
         if mode == "collaborative":
-            ways = [POOLED if pooled else MEAN]
-        at = places[data.where(part)]
-        out = [fitted.logits(way, masks or chosen[way], at) for way in ways]
+            ways = [POOLED if self.pooled else MEAN]
+        at = np.arange(len(self.data.base))[self.data.where(part)]
+        out = [self.trees.logits(way, masks or self.chosen[way], at) for way in ways]
         return torch.from_numpy(np.stack(out)).unsqueeze(1)
 
-    modes: tuple[Mode, ...] = ("collaborative",) if pooled else ("local", "collaborative")
-    scored = scored_rows(task, data, job.run)
-    ways: dict[str, Pairs] = ways_of(scored, modes, partial(predict, None))
+    def scored_rows(self, part: Part) -> ScoredRows:
+        """Return which predictions of a part's rows count."""
+        rows = self.data.where(part)
+        y = torch.from_numpy(self.task.y)[self.data.base[rows]].unsqueeze(0)
+        incomplete = self.data.incomplete[rows].T.unsqueeze(1)
+        whole = mixed_rows([self.job.run], y.shape[1])
+        return ScoredRows(y, incomplete, whole, tuple(self.task.layouts))
+
+
+def fit_run(task: Task, job: TreeJob) -> FittedRun:
+    """Fit the trees of a run, with one thread."""
+    data = RunRows(task, job.run)
+    owners: list[Owner] = [POOLED]
+    if job.config.name != TREES_POOLED:
+        owners = list(range(len(task.layouts)))
+    settings, seed = job.config.settings, job.config.seed
+    trees = fit_trees(tree_rows(task, data), owners, settings, seed, time.process_time)
+    return FittedRun(task, job, data, trees)
+
+
+def run_trees(task: Task, job: TreeJob) -> Result:
+    """Fit and test trees; the seconds are CPU seconds of all fits, with one thread."""
+    return score_run(fit_run(task, job))
+
+
+def score_run(fitted: FittedRun) -> Result:
+    """Test the trees of a run as the methods are tested."""
+    scored = fitted.scored_rows("test")
+    ways: dict[str, Pairs] = ways_of(scored, fitted.modes, partial(fitted.predict, None))
     for masks in VARIANTS:
-        always = ways_of(scored, modes, partial(predict, masks))
-        ways |= {mode + SUFFIXES[masks]: always[mode] for mode in modes}
+        always = ways_of(scored, fitted.modes, partial(fitted.predict, masks))
+        ways |= {mode + SUFFIXES[masks]: always[mode] for mode in fitted.modes}
     (metrics,) = metrics_of(ways)
-    seconds = sum(fitted.seconds.values())
-    return Result(job.run, metrics, seconds, majority_rate(scored.y[0].numpy()))
+    majority = majority_rate(scored.y[0].numpy())
+    return Result(fitted.job.run, metrics, fitted.seconds, majority)
 
 
 def tree_rows(task: Task, data: RunRows) -> TreeRows:
@@ -150,11 +202,3 @@ def tree_rows(task: Task, data: RunRows) -> TreeRows:
     train, validation = (places[data.where(part)] for part in ("train", "validation"))
     weight = np.ones(len(places))
     return TreeRows(tables, task.y[data.base.numpy()], weight, train, validation, task.classes)
-
-
-def scored_rows(task: Task, data: RunRows, run: RunConfig) -> ScoredRows:
-    """Return which predictions of a run's test rows count."""
-    test = data.where("test")
-    y = torch.from_numpy(task.y)[data.base[test]].unsqueeze(0)
-    incomplete = data.incomplete[test].T.unsqueeze(1)
-    return ScoredRows(y, incomplete, mixed_rows([run], y.shape[1]), tuple(task.layouts))
