@@ -194,6 +194,9 @@ class NetConfig:
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
     message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
+    shared_inputs: bool = True
+    """Whether members share masks, embeddings of numbers and vectors of hashed categories, so that
+    rows are encoded once for all of them. Models before version 0.4 do not."""
     heads: int = 0
     """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
     averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""

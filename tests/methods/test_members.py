@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.methods.test_every_method import EVERY, named
 from tests.options import resolved
-from tests.problems import CLASSES, NUMBERS, make_problem
+from tests.problems import CLASSES, MIXED, NUMBERS, make_problem
 from xvfl import XVFLClassifier
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig
 from xvfl.errors import ConfigError
@@ -26,17 +26,19 @@ from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Classification
 
-NET = NetConfig(embedding_dim=4, hidden_dim=6, number_embedding_dim=3, members=1)
+NET = NetConfig(
+    embedding_dim=4, hidden_dim=6, number_embedding_dim=3, members=1, shared_inputs=False
+)
 RUN_SEEDS = (5, 6)
 
 
 def federation_of(
-    loss: LossConfig, net: NetConfig, seeds: list[int]
+    loss: LossConfig, net: NetConfig, seeds: list[int], layout: Layout = NUMBERS
 ) -> tuple[Method, FusedFederation, Rows]:
     """Build a federation in double precision, with rows of every kind."""
     holdings = ["FF", "FP", "PF", "F-", "GF", "PP", "FF", "-F"] * 2
-    problem = make_problem([NUMBERS] * 2, holdings, seed=1)
-    layouts = {"p0": NUMBERS, "p1": NUMBERS}
+    problem = make_problem([layout] * 2, holdings, seed=1)
+    layouts = {"p0": layout, "p1": layout}
     net, loss = resolved(net).net, resolved(loss=loss).loss
     with torch.random.fork_rng(devices=[]):
         parties = build_parties(layouts, net, loss, seeds)
@@ -76,6 +78,41 @@ def test_a_member_gets_the_gradients_that_it_gets_alone(loss: LossConfig) -> Non
             for all_members, one in zip(together, expected, strict=True):
                 torch.testing.assert_close(all_members[number].reshape(one.shape), one)
             number += 1
+
+
+@pytest.mark.parametrize("layout", [NUMBERS, MIXED], ids=["numbers", "mixed"])
+@pytest.mark.parametrize("loss", EVERY, ids=named)
+def test_members_that_share_inputs_train_as_members_with_equal_ones(
+    loss: LossConfig, layout: Layout
+) -> None:
+    """Two runs with three members each; the members of the twin have equal encodings and masks."""
+    members, runs = 3, len(RUN_SEEDS)
+    net = replace(NET, members=members)
+    method, federation, rows = federation_of(
+        loss, replace(net, shared_inputs=True), list(RUN_SEEDS), layout
+    )
+    twin_method, twin, _ = federation_of(loss, net, list(RUN_SEEDS), layout)
+    twin_method.heads.load_state_dict(method.heads.state_dict())
+    for one, other in zip(federation.workers, twin.workers, strict=True):
+        state, shapes = one.net.state_dict(), other.net.state_dict()
+        repeats = {name: len(shapes[name]) // len(each) for name, each in state.items()}
+        assert sorted(set(repeats.values())) == [1, members]
+        other.net.load_state_dict(
+            {name: each.repeat_interleave(repeats[name], 0) for name, each in state.items()}
+        )
+        other.seeds = tuple(seed for seed in one.seeds[::members] for _ in range(members))
+    halves = torch.arange(8), torch.tensor([8, 8, 10, 11, 9, 9, 8, 15])
+    both = replace(rows.take(torch.cat(halves), rows.step), runs=runs)
+    expected = gradients(twin_method, twin, both, runs)
+    for found, each in zip(gradients(method, federation, both, runs), expected, strict=True):
+        of_members = each.view(len(found), -1, *each.shape[1:])
+        torch.testing.assert_close(found, of_members.sum(1))
+    for trained in (federation, twin):
+        trained.train(False)
+    for mode in method.modes:
+        torch.testing.assert_close(
+            method.logits(federation, both, mode, 1), twin_method.logits(twin, both, mode, 1)
+        )
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=named)

@@ -416,12 +416,12 @@ class BestWeights:
         score = self.stack.score()
         pairs = zip(score.tolist(), self.score.tolist(), strict=True)
         better = torch.tensor([improves(*pair) for pair in pairs], device=score.device)
-        sizes = self.stack.net
-        of_net = better.repeat_interleave(sizes.members * sizes.heads)
         self.score = torch.where(better, score, self.score)
         for stored, net in zip(self.states, self.stack.nets, strict=True):
             for key, current in net.state_dict().items():
-                of_run = of_net.view(-1, *[1] * (current.dim() - 1))
+                # A single run may have no stack; members can share a weight.
+                nets = len(current) // len(better) if len(better) > 1 else 1
+                of_run = better.repeat_interleave(nets).view(-1, *[1] * (current.dim() - 1))
                 stored[key] = torch.where(of_run, current, stored[key])
 
     def load(self) -> None:

@@ -1,7 +1,9 @@
 """A party's worker: its nets, its rows, and the views of the rows that it embeds.
 
-Shapes: B rows, p encoded columns, d embedding width, v views. A *copy* of a row is the row with one
-mask of observed features: as observed, or with additional features dropped.
+Shapes: B rows, p encoded columns, d embedding width, v views. With several members the rows of a
+batch are repeated for each; members that share their inputs encode and mask them once. A *copy* of
+a row is the row with one mask of observed features: as observed, or with additional features
+dropped.
 """
 
 from collections.abc import Sequence
@@ -32,7 +34,8 @@ class PartyWorker:
     table
         The party's encoded rows.
     seeds
-        Seed of each run that is trained at once; rows are ordered run by run.
+        Seed of each run that is trained at once, and of each of its members; rows are ordered
+        member by member.
     reconstruction
         Weight of the reconstruction loss, the party's own objective.
     image_shift
@@ -59,7 +62,7 @@ class PartyWorker:
         self._image_shift = image_shift if net.layout.image is not None else 0.0
         self._shifts = CounterRNG(self.seeds, name, "shift")
         by_seed = unmasked if isinstance(unmasked, Sequence) else [unmasked] * len(self.seeds)
-        self._unmasked = torch.tensor(by_seed, device=table.device)
+        self._unmasked = torch.tensor(by_seed, device=table.device)[:: net.members]
         self.reconstruction = reconstruction
         self.row_wise = all(row_wise(each) for each in (net.bottom, net.completer))
         self.optimized_net: OptimizedNet | None = None
@@ -81,7 +84,8 @@ class PartyWorker:
         the n-th `masked` view. Where `needed` (B, v) is False, the result is arbitrary.
         """
         self._seed(step, "embed")
-        rows = self.table.take(handles)
+        rows = self.table.take(self._first_of_members(handles))
+        needed = None if needed is None else self._first_of_members(needed)
         if self._image_shift and self.net.training:
             uniform = self._shifts.uniform(step, len(rows), 2, rows.device)
             rows = shift_images(rows, uniform, self._image_shift)
@@ -97,7 +101,9 @@ class PartyWorker:
         own: Sequence[Tensor] = ()
         if "self" in views:
             cue, used = _interleave(copies[-n_masks:]), None if used is None else used[:, -n_masks:]
-            completed = self._complete(cue, _interleave(masked), used, own_cue=True)
+            used = None if used is None else self.net.repeat_for_members(used)
+            hidden = self.net.repeat_for_members(_interleave(masked))
+            completed = self._complete(cue, hidden, used, own_cue=True)
             own = completed.view(len(handles), n_masks, completed.shape[-1]).unbind(1)
         by_view = {
             "plain": iter(copies),
@@ -107,15 +113,15 @@ class PartyWorker:
         return torch.stack([next(by_view[view]) for view in views], 1)
 
     def _embed_copies(self, masks: Sequence[Tensor], used: Tensor | None) -> Sequence[Tensor]:
-        """Embed the rows with each mask; `used` is (B, masks). (B, d) each"""
+        """Embed the rows with each mask; `used` is (B, masks). (M·B, d) each"""
         if not self.net.training:
             # Masks are drawn in training only: all copies are equal.
             used = None if used is None else used.any(1, keepdim=True)
-            E = self._apply(self.net.bottom, used, self.net.given(self._x, masks[0]))
+            E = self._embed_given(used, self.net.given(self._x, masks[0]))
             return [E] * len(masks)
         x = self.net.given(_repeat(self._x, len(masks)), _interleave(masks))
-        E = self._apply(self.net.bottom, used, x)
-        return E.view(len(self._x), len(masks), E.shape[-1]).unbind(1)
+        E = self._embed_given(used, x)
+        return E.view(-1, len(masks), E.shape[-1]).unbind(1)
 
     def complete(
         self, cue: Tensor, replace_observed: Tensor, needed: Tensor | None = None
@@ -131,7 +137,8 @@ class PartyWorker:
         kept = torch.zeros_like(self._observed)
         if self.net.completer_sees:
             kept = self._drop(self._observed, self._step, self._n_masks)
-        observed = torch.where(replace_observed.unsqueeze(1), kept, self._observed)
+        kept, observed = (self.net.repeat_for_members(each) for each in (kept, self._observed))
+        observed = torch.where(replace_observed.unsqueeze(1), kept, observed)
         return self._complete(cue, observed, used, own_cue=False)
 
     def _seed(self, step: int | Tensor, purpose: str) -> None:
@@ -163,7 +170,8 @@ class PartyWorker:
         if not self.net.training:
             return observed
         while len(self._draws) <= number:
-            self._draws.append(CounterRNG(self.seeds, self.name, "mask", len(self._draws)))
+            seeds = self.seeds[:: self.net.members]
+            self._draws.append(CounterRNG(seeds, self.name, "mask", len(self._draws)))
         rows, raw = observed.shape
         uniform = self._draws[number].uniform(step, rows, 1 + raw, observed.device)
         return drop_features(observed, uniform, unmasked)
@@ -173,15 +181,17 @@ class PartyWorker:
     ) -> Tensor:
         """Embed copies of the rows, completed from their cues where not `observed`.
 
-        `cue`, `observed` and the result have one row per copy; `used` is (B, copies). Only into an
-        own cue, which is this party's embedding, the reconstruction loss sends a gradient.
+        `cue`, `observed` and the result have one row per copy and member; `used` is (M·B, copies).
+        Only into an own cue, which is this party's embedding, the reconstruction loss sends a
+        gradient.
         """
-        n_copies = len(cue) // max(len(self._x), 1)
+        x, known = (self.net.repeat_for_members(each) for each in (self._x, self._observed))
+        n_copies = len(cue) // max(len(x), 1)
         reconstructs = self.reconstruction > 0 and self.net.training
         completer_used = used
         if used is not None and reconstructs:
-            completer_used = used | self._observed.any(1, keepdim=True)
-        x = _repeat(self._x, n_copies)
+            completer_used = used | known.any(1, keepdim=True)
+        x, known = _repeat(x, n_copies), _repeat(known, n_copies)
         inputs = self.net.completer_inputs(x, observed, cue)
         completed = self._apply(self.net.completer, completer_used, *inputs)
         if reconstructs:
@@ -190,7 +200,7 @@ class PartyWorker:
                 # The coordinator receives the gradient of the cue: keep this loss out of it.
                 inputs = (cue.detach(), *inputs[1:])
                 reconstructed = self._apply(self.net.completer, completer_used, *inputs)
-            loss = self._reconstruction_loss(reconstructed, observed, n_copies)
+            loss = self._reconstruction_loss(reconstructed, x.detach(), known, observed)
             loss = self.reconstruction * n_copies * loss
             self.objective = loss if self.objective is None else self.objective + loss
         merged = self.net.merged(x, observed, completed)
@@ -200,16 +210,29 @@ class PartyWorker:
         compute = partial(self.net.compute, net)
         return apply_to_rows(compute, used, *inputs, stacked=len(self.seeds))
 
-    def _reconstruction_loss(self, completed: Tensor, visible: Tensor, n_copies: int) -> Tensor:
-        """Mean squared error over the observed features of each run, summed over runs.
+    def _embed_given(self, used: Tensor | None, x: Tensor) -> Tensor:
+        """Embed inputs that members share. (M·B, d)"""
+        net = self.net
+        return apply_to_rows(net.embed_given, used, x, stacked=net.runs, members=net.members)
+
+    def _first_of_members(self, part: Tensor) -> Tensor:
+        """Select the rows of the first of the members that share their inputs. (B, …)"""
+        if self.net.members == 1:
+            return part
+        by_run = part.view(self.net.runs, self.net.members, -1, *part.shape[1:])
+        return by_run[:, 0].flatten(0, 1)
+
+    def _reconstruction_loss(
+        self, completed: Tensor, x: Tensor, known: Tensor, visible: Tensor
+    ) -> Tensor:
+        """Mean squared error over the known features of each run, summed over runs.
 
         A completer that sees features is judged by those that were hidden from it.
         """
-        known = _repeat(self._observed, n_copies)
         known = known & ~visible if self.net.completer_sees else known
         target = self.net.spread(known).expand_as(completed)
         weight = target.to(completed.dtype)
-        error = (completed - _repeat(self._x.detach(), n_copies)).square() * weight
+        error = (completed - x).square() * weight
         by_run = (len(self.seeds), -1)
         return (error.reshape(by_run).sum(1) / weight.reshape(by_run).sum(1).clamp(min=1)).sum()
 

@@ -78,13 +78,15 @@ def build_parties(
         default = completer or nets.completer(layout, d, hidden, config.base_channels, sees)
         return PartyNet(layout, bottom, default)
 
-    return {
-        name: cast(
-            PartyNet,
-            stack([build_one(name, layout, seed) for seed in member_seeds(seeds, config.members)]),
-        )
+    members = member_seeds(seeds, config.members)
+    sharing = config.members if config.shared_inputs else 1
+    stacks = {
+        name: cast(PartyNet, stack([build_one(name, layout, seed) for seed in members], sharing))
         for name, layout in layouts.items()
     }
+    for net in stacks.values():
+        net.runs, net.members = len(members) // sharing, sharing
+    return stacks
 
 
 def build_method(

@@ -408,7 +408,8 @@ class Model:
                 name: encoder_from_dict(folder.read_json(f"encoders/{name}.json"))
                 for name in manifest["parties"]
             }
-            net = build(NetConfig, manifest["net"], MANIFEST)
+            # Models before version 0.4 have encodings of their own for each member.
+            net = build(NetConfig, {"shared_inputs": False, **manifest["net"]}, MANIFEST)
             loss = build(LossConfig, manifest["loss"], MANIFEST)
             # Runs of version 0.2 have no protection.
             stored = manifest.get("privacy", asdict(NO_PROTECTION))

@@ -13,7 +13,7 @@ from xvfl.nets.completers import (
     TableFusion,
 )
 from xvfl.nets.concat import AdaptedHead, ConcatHead, ParallelBottoms
-from xvfl.nets.mlp import LinearSkip, mlp
+from xvfl.nets.mlp import InputLinear, LinearSkip, mlp
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import ResidualBottom
 from xvfl.primitives.layout import Layout
@@ -58,9 +58,9 @@ def bottom(
     width = layout.encoded + layout.raw
     if number_dim and layout.numbers:
         numbers = NumberEmbeddings(layout, number_dim)
-        net = nn.Sequential(numbers, mlp([width + numbers.width, hidden, hidden, d]))
+        net = nn.Sequential(numbers, mlp([width + numbers.width, hidden, hidden, d], InputLinear))
     else:
-        net = mlp([width, hidden, hidden, d])
+        net = mlp([width, hidden, hidden, d], InputLinear)
     return LinearSkip(net, width, d, skip_rank) if skip_rank else net
 
 

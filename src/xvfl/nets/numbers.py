@@ -77,7 +77,7 @@ class NumberEmbeddings(nn.Module):
         return self.weight.shape[1] * self.weight.shape[3]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (R·B, columns) to (R·B, columns + n·w)."""
+        """Map (R·B, columns) or (R, B, columns) to as many rows of columns + n·w."""
         nets, count, _, width = self.weight.shape
         values = x.index_select(-1, self.numbers).view(nets, -1, count).transpose(1, 2)
         angles = 2 * torch.pi * values.unsqueeze(-1) * self.frequencies.unsqueeze(2)
@@ -92,7 +92,7 @@ class NumberEmbeddings(nn.Module):
             out = out + self._looked_up(values)
         given = x.index_select(-1, self.flags).view(nets, -1, count, 1)
         embedded = torch.relu(out).transpose(1, 2) * given
-        return torch.cat([x, embedded.reshape(x.shape[0], count * width)], -1)
+        return torch.cat([x, embedded.reshape(*x.shape[:-1], count * width)], -1)
 
     def _encodings(self, values: Tensor) -> list[Tensor]:
         """Encode numbers (R, n, B) as bins (R, n, B, K) and flags (R, n, B, S)."""

@@ -30,6 +30,8 @@ class PartyNet(nn.Module):
         self.completes = not isinstance(completer, NoCompleter)
         self.completer_sees = bool(getattr(completer, "sees_features", False))
         """Whether the completer also takes the party's observed features."""
+        self.runs, self.members = 1, 1
+        """Number of stacked runs, and of members of each that take the same encoded rows."""
         self.bf16 = False
         """Whether bottom and completer compute in bf16 on a GPU; everything else is float32."""
 
@@ -68,8 +70,23 @@ class PartyNet(nn.Module):
         return torch.cat([x, flags], 1)
 
     def embed(self, x: Tensor, given: Tensor) -> Tensor:
-        """Apply f_i to encoded features, with one flag per raw feature. (B, d)"""
-        return self.compute(self.bottom, self.given(x, given))
+        """Apply f_i to encoded features, with one flag per raw feature. (M·B, d)"""
+        return self.embed_given(self.given(x, given))
+
+    def embed_given(self, inputs: Tensor) -> Tensor:
+        """Apply the f_i of all members to inputs (R·B, n) that they share. (R·M·B, d)"""
+        if self.members > 1:
+            inputs = inputs.view(self.runs, -1, inputs.shape[-1])
+        return self.compute(self.bottom, inputs)
+
+    def repeat_for_members(self, part: Tensor) -> Tensor:
+        """Repeat the rows of each run for each of its members: (R·B, …) to (R·M·B, …)."""
+        if self.members == 1:
+            return part
+        if self.runs == 1:
+            return part.repeat(self.members, *[1] * (part.dim() - 1))
+        by_run = part.view(self.runs, 1, -1, *part.shape[1:])
+        return by_run.expand(-1, self.members, *by_run.shape[2:]).flatten(0, 2)
 
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:
         """Complete rows from a cue; return Ẽ = f_i(x̂) (B, d) and the completer's X̃ (B, p)."""

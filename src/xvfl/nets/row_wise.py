@@ -20,11 +20,11 @@ from xvfl.nets.completers import (
     TypedOutput,
 )
 from xvfl.nets.concat import AdaptedHead, ConcatHead, ParallelBottoms
-from xvfl.nets.mlp import LinearSkip
+from xvfl.nets.mlp import InputLinear, LinearSkip
 from xvfl.nets.norm import GroupNorm
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import Block, ResidualBottom
-from xvfl.nets.stacked import StackedEmbedding, StackedLinear
+from xvfl.nets.stacked import StackedEmbedding, StackedInputLinear, StackedLinear
 from xvfl.nets.whitening import Whitening
 
 ROW_WISE: frozenset[type[nn.Module]] = frozenset(
@@ -32,7 +32,7 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten),
         *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, GroupNorm, nn.LayerNorm),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
-        *(LinearSkip, AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
+        *(InputLinear, StackedInputLinear, LinearSkip, AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
         *(NumberEmbeddings, StackedEmbedding, StackedLinear, Whitening),
         *(SeeingCompleter, ImageFusion, TableFusion),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
@@ -53,12 +53,17 @@ def has_hooks(net: nn.Module) -> bool:
 
 
 def apply_to_rows(
-    function: Callable[..., Tensor], needed: Tensor | None, *inputs: Tensor, stacked: int = 1
+    function: Callable[..., Tensor],
+    needed: Tensor | None,
+    *inputs: Tensor,
+    stacked: int = 1,
+    members: int = 1,
 ) -> Tensor:
     """Apply a function to the needed rows, with zeros elsewhere; None = all rows.
 
     `needed` is bool, of any shape; each input has one row for each of its entries. Rows are skipped
-    if all `stacked` nets, whose rows follow each other, need the same ones.
+    if all `stacked` nets, whose rows follow each other, need the same ones. The function returns
+    the rows of each net once for each of its `members`.
     """
     if needed is None or needed.device.type != "cpu":
         return function(*inputs)
@@ -67,4 +72,9 @@ def apply_to_rows(
         return function(*inputs)
     index = needed.flatten().nonzero().squeeze(1)
     out = function(*(x.index_select(0, index) for x in inputs))
-    return out.new_zeros(needed.numel(), *out.shape[1:]).index_copy(0, index, out)
+    if members == 1:
+        return out.new_zeros(needed.numel(), *out.shape[1:]).index_copy(0, index, out)
+    rows, of_net = by_net.shape[1], by_net[0].nonzero().squeeze(1)
+    by_member = out.view(stacked * members, -1, *out.shape[1:])
+    spread = out.new_zeros(stacked * members, rows, *out.shape[1:])
+    return spread.index_copy(1, of_net, by_member).flatten(0, 1)

@@ -1,8 +1,9 @@
 """Nets of several runs as one net: stacked weights, and the rows of all runs in one batch.
 
 A batch of R runs has R·B rows: the first B belong to run 0, and so on. Only layers with weights
-depend on the run; all other modules work row by row and are unchanged.
-Shapes: R runs, B rows of a run.
+depend on the run; all other modules work row by row and are unchanged. Members of a run can share
+the layers in `SHARED`, which encode its rows once; their first own layer is an `InputLinear`.
+Shapes: R runs, M members of a run, B rows.
 """
 
 import copy
@@ -12,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from xvfl.nets.mlp import InputLinear
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.whitening import Whitening
 
@@ -31,6 +33,20 @@ class StackedLinear(nn.Module):
         return out.view(*x.shape[:-1], out.shape[-1])
 
 
+class StackedInputLinear(StackedLinear):
+    """The first own layer of every member; all members of a run can take the same rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (R·M·B, fan in), or the rows of R runs (R, B, fan in), to (R·M·B, fan out)."""
+        if x.dim() < 3:
+            return super().forward(x)
+        runs, (_, fan_out, fan_in) = len(x), self.weight.shape
+        # One product for all members of a run.
+        weight = self.weight.view(runs, -1, fan_in).transpose(1, 2)
+        out = torch.baddbmm(self.bias.view(runs, 1, -1), x, weight)
+        return out.view(*x.shape[:2], -1, fan_out).transpose(1, 2).flatten(0, 2)
+
+
 class StackedEmbedding(nn.Module):
     """An embedding table of every run, each used by its own rows."""
 
@@ -48,25 +64,31 @@ class StackedEmbedding(nn.Module):
 
 STACKED: dict[type[nn.Module], Callable[[Sequence[Any]], nn.Module]] = {
     nn.Linear: StackedLinear,
+    InputLinear: StackedInputLinear,
     nn.Embedding: StackedEmbedding,
     NumberEmbeddings: NumberEmbeddings.stack,
     Whitening: Whitening.stack,
 }
 """The stacked layer for each type of layer with weights."""
+SHARED = (nn.Embedding, NumberEmbeddings)
+"""Types of layers that members of a run can share."""
 
 
-def stack(nets: Sequence[nn.Module]) -> nn.Module:
-    """Build one net from several nets of the same shape; a single net is returned unchanged."""
+def stack(nets: Sequence[nn.Module], sharing: int = 1) -> nn.Module:
+    """Build one net from several nets of the same shape; a single net is returned unchanged.
+
+    Of each `sharing` nets that follow each other, layers in `SHARED` are those of the first.
+    """
     first = nets[0]
     if len(nets) == 1:
         return first
     if type(first) in STACKED:
-        return STACKED[type(first)](nets)
+        return STACKED[type(first)](nets[::sharing] if isinstance(first, SHARED) else nets)
     if next(first.parameters(recurse=False), None) is not None:
         raise TypeError(f"{type(first).__name__} cannot be stacked; train one run at a time")
     stacked = copy.copy(first)
     stacked._modules = {
-        name: stack([cast(nn.Module, net._modules[name]) for net in nets])
+        name: stack([cast(nn.Module, net._modules[name]) for net in nets], sharing)
         for name in first._modules
     }
     return stacked

@@ -47,24 +47,19 @@ class TracedParties:
 
     def embed(self, rows: Rows, views: Sequence[View], needed: Tensor | None = None) -> Tensor:
         """Embed the rows at every party, in each view. (B, k, v, d)"""
-        tables = [_repeat_rows(table, rows.runs) for table in self.tables]
-        self._inputs = [
-            (net.encode(table), table.observed)
-            for net, table in zip(self.nets, tables, strict=True)
-        ]
-        each = [self._views(i, views) for i in range(len(self.nets))]
+        self._inputs: list[tuple[Tensor, Tensor]] = []
+        each = []
+        for net, table, center in zip(self.nets, self.tables, self.centers, strict=True):
+            # Members that share their inputs repeat the rows when they have encoded them.
+            rows_of_net = table if net.members > 1 else _repeat_rows(table, rows.runs)
+            x, observed = net.encode(rows_of_net), rows_of_net.observed
+            plain = net.embed(x, observed)
+            if center is not None:
+                plain = _normalized(plain, center)
+            inputs = net.repeat_for_members(x), net.repeat_for_members(observed)
+            self._inputs.append(inputs)
+            each.append(_views(net, inputs, pad(plain, self.width), views))
         return torch.stack(each, 1)
-
-    def _views(self, party: int, views: Sequence[View]) -> Tensor:
-        net, (x, observed) = self.nets[party], self._inputs[party]
-        plain, center = net.embed(x, observed), self.centers[party]
-        if center is not None:
-            away = plain.double() - center
-            norm = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
-            plain = (away / norm.clamp(min=1e-12)).to(plain.dtype)
-        plain = pad(plain, self.width)
-        own = net.complete(x, observed, plain)[0] if "self" in views else plain
-        return torch.stack([own if view == "self" else plain for view in views], 1)
 
     def complete(
         self, cues: Tensor, replace_observed: Tensor, needed: Tensor | None = None
@@ -89,6 +84,21 @@ class TracedParties:
     def backward(self, loss: Tensor) -> None:
         """Nothing is trained here."""
         raise TypeError("a traced prediction cannot be trained")
+
+
+def _views(
+    net: PartyNet, inputs: tuple[Tensor, Tensor], plain: Tensor, views: Sequence[View]
+) -> Tensor:
+    """Return the views of a party's rows, of which `plain` embeds them as observed."""
+    own = net.complete(*inputs, plain)[0] if "self" in views else plain
+    return torch.stack([own if view == "self" else plain for view in views], 1)
+
+
+def _normalized(plain: Tensor, center: Tensor) -> Tensor:
+    """Scale embeddings with differential privacy to distance 1 from the center."""
+    away = plain.double() - center
+    norm = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
+    return (away / norm.clamp(min=1e-12)).to(plain.dtype)
 
 
 class PredictionGraph(nn.Module):
