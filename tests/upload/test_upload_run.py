@@ -244,6 +244,7 @@ FORBIDDEN = [
     Embed(FIRST, (), (), 0, True, ("plain",), torch.zeros(1, dtype=torch.int32)),
     messages.Flush(FIRST, (), (), -1),
     messages.Complete(FIRST, 1, torch.zeros(1, 4), torch.zeros(1, dtype=torch.bool)),
+    messages.Backward(FIRST, messages.Gradient(1, torch.zeros(1, 4))),
     messages.OpenPrediction(FIRST, "run"),
     messages.EmbedRows(FIRST, "someone", ("plain",), torch.zeros(1, dtype=torch.int32)),
 ]
