@@ -203,6 +203,15 @@ def test_large_values_are_rejected_and_left_out(
     dishonest.check("leave_out", reason, max_noise=max_noise)
 
 
+@pytest.mark.slow
+def test_a_head_is_trained_again_without_the_party_that_was_left_out(dishonest: Dishonest) -> None:
+    dishonest.forge(factor(1000.0))
+    dishonest.made.run(on_anomaly="leave_out")
+    dishonest.made.log.clear()
+    reason = "no upload of it is stored, and no port is open"
+    dishonest.check("leave_out", reason, retrain=True, offline=True)
+
+
 def test_large_values_in_the_range_of_the_noise_are_named(dishonest: Dishonest) -> None:
     # 600 in one direction: as long as noise in 16 numbers, and not noise.
     def alike(*given: object) -> Tensor:

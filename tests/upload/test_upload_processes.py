@@ -4,8 +4,10 @@ import json
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -229,6 +231,59 @@ def test_a_killed_coordinator_ends_with_the_same_weights(processes: Processes) -
         processes.event("finished")
         processes.kill("coordinator")
         weights.append(HeadStore(RunDir(state)).current.load_tensors(MODEL)[0])
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def make_site(finished: Path, folder: Path, name: str, state: Sequence[str]) -> None:
+    """Copy the files of a side alone, with a part of its state folder."""
+    table = "labels" if name == "coordinator" else name
+    certificates = ("ca.crt", "ca.crl", f"{name}.crt", f"{name}.key")
+    files = [f"{name}.toml", f"{table}.csv", *(f"certs/{each}" for each in certificates)]
+    for each in (*files, *(f"{name}/{each}" for each in state)):
+        (folder / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(finished / each, folder / each)
+
+
+def run_at(folder: Path, *arguments: str) -> None:
+    """Run `xvfl` as a process in a folder, until its successful end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "xvfl", *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_uploads_by_file_give_the_weights_of_those_over_grpc(
+    finished: Path, tmp_path: Path
+) -> None:
+    sites = {name: tmp_path / f"site-{name}" for name in ("coordinator", *PARTIES)}
+    # The ids are matched; the parties have no encoder yet, and nobody listens.
+    run = ("secret.key", "alignment.json", "split.json", "heads/1/run_name.json")
+    make_site(finished, sites["coordinator"], "coordinator", run)
+    config = sites["coordinator"] / "coordinator.toml"
+    config.write_text(config.read_text().replace("[tls]", "[timeouts]\noutcome = 0.1\n[tls]", 1))
+    for name in PARTIES:
+        make_site(finished, sites[name], name, ("secret.key", "alignment.json"))
+        listed, upload = f"{name}.heldout", f"{name}.upload"
+        coordinator = ("upload", "held-out", config.name, "--party", name, "--out", listed)
+        run_at(config.parent, *coordinator)
+        shutil.move(config.parent / listed, sites[name])
+        run_at(
+            sites[name], "upload", "export", f"{name}.toml", "--held-out", listed, "--out", upload
+        )
+        shutil.move(sites[name] / upload, config.parent)
+        run_at(config.parent, "upload", "import", config.name, upload)
+    run_at(config.parent, "coordinator", config.name, "--quiet")
+    states = RunDir(finished / "coordinator"), RunDir(config.parent / "coordinator")
+    for name in PARTIES:
+        stored = [(each.path / f"uploads/{name}/1/views.f16").read_bytes() for each in states]
+        assert stored[0] == stored[1]
+    weights = [HeadStore(state).current.load_tensors(MODEL)[0] for state in states]
+    assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 

@@ -22,6 +22,7 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.system.printable import one_line
+from xvfl.wire.in_process import OfflineTransport
 from xvfl.wire.messages import (
     AskChunk,
     AskUpload,
@@ -66,6 +67,9 @@ class UploadReceiver:
         newer version or part, unless `version` names the one that is needed.
         """
         stored = find_upload(self._folder, self._party.name, self._match.session.hex(), version)
+        if stored is None and isinstance(self._party.transport, OfflineTransport):
+            text = f"party {self._party.name!r}: no upload of it is stored, and no port is open"
+            raise self._failed("upload_late", text)
         if stored is None:
             return self._wait_for(held_out, stop)
         if version or self._party.transport.hello() is None:
