@@ -240,6 +240,7 @@ def test_a_resumed_training_asks_a_party_without_which_it_began_no_more(
     assert made.head.manifest()["left_out"] == ["shop"]
 
 
+@pytest.mark.slow
 def test_a_party_that_never_finishes_its_upload_is_left_out(
     dishonest: Dishonest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,14 +270,6 @@ def constant(tmp_path: Path) -> Iterator[LocalFederation]:
     send_constants(made, "shop")
     yield made
     made.close()
-
-
-@pytest.mark.slow
-def test_a_suspicious_upload_is_named_and_used(constant: LocalFederation) -> None:
-    constant.run()
-    assert [each["party"] for each in constant.events("upload_suspicious")] == ["shop"]
-    manifest = constant.head.manifest()
-    assert list(manifest["suspicious"]) == ["shop"] and manifest["parties"] == ["bank", "shop"]
 
 
 def test_a_suspicious_upload_can_be_left_out(constant: LocalFederation) -> None:
