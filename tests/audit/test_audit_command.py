@@ -43,6 +43,23 @@ private_key = "c.key"
 """
 
 
+ATTACKS = {
+    "ICA",
+    "PCA",
+    "differences, ICA",
+    "differences, clusters",
+    "collusion, shared columns",
+    "collusion, other columns, 0 rows",
+    "two versions, ICA",
+    "two versions, PCA",
+    "membership, embeddings",
+    "membership, classifier",
+    "labels, held-out list",
+    "stolen encoder",
+}
+"""Attacks on an upload, besides those with known rows."""
+
+
 def test_every_attack_is_described_once() -> None:
     listed = [attack for section in SECTIONS for attack in section.attacks]
     assert sorted(listed) == sorted(TRIED)
@@ -124,10 +141,15 @@ def test_a_party_audits_its_own_table(tmp_path: Path) -> None:
     assert said.code == 0, said.err
     text = (out / "audit.html").read_text()
     assert "<script" not in text and "What a coordinator can read" in text
-    result = json.loads((out / "audit.json").read_text())["results"][0]
-    attacks = {each["attack"] for each in result["measured"]["bank"]}
-    assert {"ICA", "PCA", "stolen encoder", "two versions, ICA"} <= attacks
-    assert set(result["accuracy"]) == {"local"}
+    results = json.loads((out / "audit.json").read_text())["results"]
+    measured = results[0]["measured"]["bank"]
+    attacks = {each["attack"] for each in measured}
+    known = {f"{each}, {n} rows" for each in ("decoder", "two versions") for n in (10, 20, 50)}
+    assert attacks >= {*ATTACKS, *known}
+    assert all(0 <= abs(each["control"]) <= 1 for each in measured)
+    dials = {each["dial"] for each in results}
+    assert {"configured", "0.3.0", "copies 0", "skip rank 64", "rotation", "noise 0.5"} <= dials
+    assert set(results[0]["accuracy"]) == {"local"}
 
 
 def test_without_a_label_a_party_has_no_accuracy() -> None:

@@ -221,6 +221,15 @@ def test_other_methods_train_heads_on_uploads(method: str) -> None:
     assert np.isfinite(model.predict_proba(BOTH, mode, party).to_numpy()).all()
 
 
+@pytest.mark.parametrize("k", [3, 8])
+def test_three_and_eight_parties(k: int) -> None:
+    values = np.random.default_rng(0).normal(size=(ROWS, k))
+    tables = {f"p{i}": pd.DataFrame({"x": values[:, i]}, BANK.index) for i in range(k)}
+    model = small(epochs=1, heads=2).fit(tables, Y)
+    for mode, party in (("collaborative", None), ("local", "p0"), ("assisted", f"p{k - 1}")):
+        assert np.isfinite(model.predict_proba(tables, mode, party).to_numpy()).all()
+
+
 @pytest.mark.parametrize("method", ["iavfl", "fedcvt"])
 def test_methods_with_two_encoders_are_rejected(method: str) -> None:
     with pytest.raises(ConfigError, match=r"upload .*choose one of .*laser"):

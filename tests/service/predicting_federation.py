@@ -102,12 +102,13 @@ def train_federation(
     deadline: float = DEADLINE_S,
     task: TaskKind = "classification",
     n_new: int = N_NEW,
+    more: str = "",
 ) -> None:
     """Write tables and certificates, and train with all parties in this process.
 
     The label is `yes` or `no`, or a number for regression. Party `bank` decides most of it. Of the
     new rows some are held by one party alone, some have missing features, and `nobody` is held by
-    none.
+    none. `more` is added to the configuration of each party.
     """
     rng = np.random.default_rng(7)
     ids = [f"c{i:04}" for i in range(N_TRAIN + n_new)]
@@ -145,7 +146,7 @@ def train_federation(
     service = CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
     transports = {}
     for name in PARTIES:
-        write_party(folder, name, 1)
+        write_party(folder, name, 1, more=more)
         config = load_party_config(folder / f"{name}.toml")
         inputs = PartyInputs.load(name, config, RunDir(config.state_dir).create())
         endpoint = open_party(inputs, lambda event: None).endpoint
@@ -169,11 +170,13 @@ def copy_trained(
     return folder
 
 
-def write_party(folder: Path, name: str, port: int, max_per_row: int = 100_000) -> None:
+def write_party(
+    folder: Path, name: str, port: int, max_per_row: int = 100_000, more: str = ""
+) -> None:
     """Write the configuration of a party."""
     address = free_port()
     text = PARTY.format(port=port, name=name, max_per_row=max_per_row, address=address)
-    (folder / f"{name}.toml").write_text(text)
+    (folder / f"{name}.toml").write_text(text + more)
 
 
 def fused_model(folder: Path) -> Model:

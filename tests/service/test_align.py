@@ -31,7 +31,7 @@ from xvfl.matching import (
     session_checks,
 )
 from xvfl.service import log as service_log
-from xvfl.service.align import match_parties
+from xvfl.service.align import MAX_INTERRUPTIONS, match_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
 from xvfl.service.log import read_log
 from xvfl.service.matched_table import SESSIONS, MatchedTable, matching_endpoint
@@ -315,6 +315,21 @@ def test_a_party_that_restarts_is_matched_again(at: int, fails: bool, tmp_path: 
     names = [event["event"] for event in events]
     assert names == ["matching_started", "matching_interrupted", "matching_started", "matched"]
     assert not (tmp_path / SESSIONS).exists(), "the unfinished session no longer counts"
+
+
+def test_a_party_that_never_replies_does_not_block_matching(tmp_path: Path) -> None:
+    class Silent(InProcessTransport):
+        def request(self, message: Message) -> "Future[Message]":
+            lost: Future[Message] = Future()
+            lost.set_exception(PartyError("party 'p0' did not reply in time", ("p0",)))
+            return lost
+
+    hello = Hello(0, "process", False, len(IDS), "", "")
+    over, events = {"p0": Silent(hello, lambda message: message)}, list[Mapping[str, Any]]()
+    with pytest.raises(MatchingError, match="party 'p0': no reply in time"):
+        match_parties(over, LABELED, ["y"], MatchingConfig(), tmp_path / "c.json", events.append)
+    names = [event["event"] for event in events]
+    assert names.count("matching_interrupted") == MAX_INTERRUPTIONS
 
 
 def test_long_matching_logs_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

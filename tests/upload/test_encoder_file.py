@@ -154,7 +154,7 @@ def test_a_file_of_another_kind_a_foreign_id_and_epsilon_are_rejected(
         read_excluded(other)
 
 
-N_IMAGES, WAIT_S = 500, 1200.0
+N_IMAGES, WAIT_S = 2000, 1200.0
 WEIGHTS = "state/encoders/1/weights.safetensors"
 PACK = Path(os.environ.get("XVFL_DATA", "")) / "cifar10" / "test.npz"
 COORDINATOR = """\

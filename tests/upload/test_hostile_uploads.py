@@ -372,7 +372,7 @@ def test_a_party_does_not_prevent_a_training_on_its_stored_upload(
     events = list[Any]()
     store = receiver(stored, offer, events.append).receive(torch.zeros(0), threading.Event())
     assert store is not None and store.manifest.version == 1
-    assert [each["event"] for each in events] == ["stored_upload_used"]
+    assert [each["event"] for each in events] == ["upload_rejected", "stored_upload_used"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -14,33 +17,63 @@ from rich.console import Console
 
 from tests.command_line import run_xvfl
 from tests.processes import SOURCES, free_port
-from xvfl.cli.demo_federated import PARTIES, Processes, write_files
+from xvfl.cli import demo_federated
+from xvfl.cli.demo_federated import COORDINATOR, PARTIES, Processes, write_files
 from xvfl.config import EncoderConfig, TrainConfig
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.service.head_store import HeadStore
 from xvfl.service.log import read_log
+from xvfl.service.uploads.upload_store import stored_uploads
 
 pytestmark = pytest.mark.slow
 TRAIN = TrainConfig(epochs=4, batch_size=64, patience=0, device="cpu")
 ENCODER = EncoderConfig(epochs=3)
 N_ROWS, N_LATE = 600, 40
 DYING = """
-import os, runpy, signal, sys
+import os, runpy, signal, sys, time
 from xvfl.service.log import EventLog
+from xvfl.service.uploads import upload_party
 
 process, kind, number = sys.argv.pop(1), sys.argv.pop(1), int(sys.argv.pop(1))
 write, seen = EventLog.write, []
+chunk = upload_party.UploadPartyService.chunk
 
-def write_and_die(self, event):
-    write(self, event)
-    seen.append(event["event"])
+def see(event):
+    seen.append(event)
     if sys.argv[2] == process + ".toml" and seen.count(kind) == number:
         os.kill(os.getpid(), signal.SIGKILL)
 
+def write_and_die(self, event):
+    write(self, event)
+    see(event["event"])
+
+def send_and_die(self, message):
+    reply = chunk(self, message)
+    with open(sys.argv[2] + ".chunks", "a") as file:
+        file.write(f"{message.number} ")
+    time.sleep(0.3)
+    see("chunk")
+    return reply
+
 EventLog.write = write_and_die
+if kind == "chunk":
+    upload_party.MAX_CHUNK_ROWS = 64
+    upload_party.UploadPartyService.chunk = send_and_die
 runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
 """
-"""`xvfl` with a process that kills itself (SIGKILL) after an event of its log."""
+"""`xvfl` with a process that kills itself (SIGKILL) after an event of its log, or before it sends a
+chunk of its upload; chunks are small then, and their numbers are written to a file."""
+FORGING = """
+import runpy, sys
+from xvfl.service.uploads import upload_party
+
+compute = upload_party.compute_views
+upload_party.compute_views = lambda worker, *rest: compute(worker, *rest) * (
+    1000 if worker.name == "right" else 1
+)
+runpy.run_module("xvfl", run_name="__main__", alter_sys=True)
+"""
+"""`xvfl` whose party `right` uploads its embeddings times 1000."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -128,6 +161,54 @@ def test_a_party_killed_before_its_upload_continues_and_is_not_needed_after_it(
     assert sorted(received) == sorted(PARTIES)
 
 
+@pytest.mark.parametrize("killed", ["right", "coordinator"])
+def test_an_upload_in_which_a_side_is_killed_continues(processes: Processes, killed: str) -> None:
+    die_at(processes, "right", "chunk", 4 if killed == "right" else -1)
+    processes.start()
+    asked = processes.out / "right.toml.chunks"
+    if killed == "right":
+        assert processes.running["right"].wait() == -signal.SIGKILL
+        expected = "0 1 2 3 3 4 "
+        die_at(processes, "nobody", "chunk")
+        processes.launch("right")
+    else:
+        while not (asked.is_file() and len(asked.read_text().split()) > 2):
+            assert processes.running["right"].poll() is None
+            time.sleep(0.01)
+        processes.kill("coordinator")
+        expected = "0 1 2 "
+        address = processes.event("listening")["address"]
+        config = processes.out / "coordinator.toml"
+        config.write_text(config.read_text().replace("127.0.0.1:0", address))
+        processes.launch("coordinator")
+    manifest = processes.event("upload_received", party="right")
+    store = stored_uploads(RunDir(processes.out / "coordinator"), "right")[0]
+    numbers, count = [*map(int, asked.read_text().split())], len(store.manifest.chunks)
+    assert asked.read_text().startswith(expected) and count > 6
+    # Each chunk once, but that which had not arrived.
+    assert len(numbers) <= count + 1 and set(numbers) == set(range(count))
+    assert manifest["digest"] == store.manifest.digest and not store.missing
+    assert processes.event("run_started")
+
+
+def test_an_upload_of_large_values_is_left_out(processes: Processes) -> None:
+    processes.program = ("-c", FORGING)
+    coordinator = COORDINATOR.replace("\n[tls]", '\non_anomaly = "leave_out"\n[tls]', 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo_federated, "COORDINATOR", coordinator)
+        processes.start()
+    finished = processes.event("finished")
+    assert finished["left_out"] == ["right"]
+    assert "expected numbers from -1 to 1" in finished["suspicious"]["right"]
+    assert "upload_rejected" in {e["event"] for e in read_log(processes.out / "coordinator")}
+    assert HeadStore(RunDir(processes.out / "coordinator")).current.manifest()["parties"] == [
+        "left"
+    ]
+    processes.running["coordinator"].wait()
+    errors = (processes.out / "coordinator.err").read_text()
+    assert "suspicious upload of right (leave_out): " in errors
+
+
 def test_a_killed_coordinator_ends_with_the_same_weights(processes: Processes) -> None:
     die_at(processes, "coordinator", "run_started")
     processes.start()
@@ -150,6 +231,59 @@ def test_a_killed_coordinator_ends_with_the_same_weights(processes: Processes) -
         processes.event("finished")
         processes.kill("coordinator")
         weights.append(HeadStore(RunDir(state)).current.load_tensors(MODEL)[0])
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def make_site(finished: Path, folder: Path, name: str, state: Sequence[str]) -> None:
+    """Copy the files of a side alone, with a part of its state folder."""
+    table = "labels" if name == "coordinator" else name
+    certificates = ("ca.crt", "ca.crl", f"{name}.crt", f"{name}.key")
+    files = [f"{name}.toml", f"{table}.csv", *(f"certs/{each}" for each in certificates)]
+    for each in (*files, *(f"{name}/{each}" for each in state)):
+        (folder / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(finished / each, folder / each)
+
+
+def run_at(folder: Path, *arguments: str) -> None:
+    """Run `xvfl` as a process in a folder, until its successful end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "xvfl", *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_uploads_by_file_give_the_weights_of_those_over_grpc(
+    finished: Path, tmp_path: Path
+) -> None:
+    sites = {name: tmp_path / f"site-{name}" for name in ("coordinator", *PARTIES)}
+    # The ids are matched; the parties have no encoder yet, and nobody listens.
+    run = ("secret.key", "alignment.json", "split.json", "heads/1/run_name.json")
+    make_site(finished, sites["coordinator"], "coordinator", run)
+    config = sites["coordinator"] / "coordinator.toml"
+    config.write_text(config.read_text().replace("[tls]", "[timeouts]\noutcome = 0.1\n[tls]", 1))
+    for name in PARTIES:
+        make_site(finished, sites[name], name, ("secret.key", "alignment.json"))
+        listed, upload = f"{name}.heldout", f"{name}.upload"
+        coordinator = ("upload", "held-out", config.name, "--party", name, "--out", listed)
+        run_at(config.parent, *coordinator)
+        shutil.move(config.parent / listed, sites[name])
+        run_at(
+            sites[name], "upload", "export", f"{name}.toml", "--held-out", listed, "--out", upload
+        )
+        shutil.move(sites[name] / upload, config.parent)
+        run_at(config.parent, "upload", "import", config.name, upload)
+    run_at(config.parent, "coordinator", config.name, "--quiet")
+    states = RunDir(finished / "coordinator"), RunDir(config.parent / "coordinator")
+    for name in PARTIES:
+        stored = [(each.path / f"uploads/{name}/1/views.f16").read_bytes() for each in states]
+        assert stored[0] == stored[1]
+    weights = [HeadStore(state).current.load_tensors(MODEL)[0] for state in states]
+    assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 

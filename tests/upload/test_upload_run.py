@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Event
 from typing import cast
@@ -25,6 +26,7 @@ from xvfl.service.release_delivery import use_previous_head
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.wire import messages
+from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import AskChunk, AskUpload, Begin, Embed, ErrorReply, HeldOut, UploadOffer
 
 FIRST = 2**60
@@ -171,14 +173,26 @@ def test_numbers_are_predicted_too(tmp_path: Path) -> None:
     made.close()
 
 
+ALL_MODES = {"local", "assisted", "peers", "collaborative"}
+
+
 @pytest.mark.parametrize(
-    "method", ["xvfl+", "xvfl", "standalone", "vanilla", "laser", "laser+mask"]
+    ("method", "modes"),
+    [
+        ("xvfl+", ALL_MODES),
+        ("xvfl", ALL_MODES),
+        ("standalone", {"local"}),
+        ("vanilla", {"local", "collaborative"}),
+        ("laser", ALL_MODES - {"assisted"}),
+        ("laser+mask", ALL_MODES - {"assisted"}),
+    ],
 )
 def test_methods_with_one_embedding_train_on_uploads(
-    federation: LocalFederation, method: str
+    federation: LocalFederation, method: str, modes: set[str]
 ) -> None:
     outcome = federation.run(loss=LossConfig(method=method), train=TrainConfig(epochs=1))
     assert outcome.evaluation is not None
+    assert {line.mode for line in outcome.evaluation.lines if line.metrics} == modes
 
 
 @pytest.mark.parametrize("method", ["iavfl", "fedcvt"])
@@ -244,6 +258,7 @@ FORBIDDEN = [
     Embed(FIRST, (), (), 0, True, ("plain",), torch.zeros(1, dtype=torch.int32)),
     messages.Flush(FIRST, (), (), -1),
     messages.Complete(FIRST, 1, torch.zeros(1, 4), torch.zeros(1, dtype=torch.bool)),
+    messages.Backward(FIRST, messages.Gradient(1, torch.zeros(1, 4))),
     messages.OpenPrediction(FIRST, "run"),
     messages.EmbedRows(FIRST, "someone", ("plain",), torch.zeros(1, dtype=torch.int32)),
 ]
@@ -257,6 +272,30 @@ def test_a_party_accepts_no_message_that_names_a_net_a_view_or_a_step(
     assert isinstance(reply, ErrorReply) and "interactive" in reply.text
     assert federation.events("request_rejected")
     assert federation.run().evaluation is not None
+
+
+def test_a_party_receives_control_messages_and_the_held_out_list_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, received = LocalFederation(tmp_path, matched=False), list[messages.Message]()
+    request = InProcessTransport.request
+
+    def record(self: InProcessTransport, message: messages.Message) -> "Future[messages.Message]":
+        received.append(message)
+        return request(self, message)
+
+    monkeypatch.setattr(InProcessTransport, "request", record)
+    assert made.run().evaluation is not None
+    made.close()
+    control = {AskUpload, AskChunk, messages.UploadStored, messages.End}
+    assert {type(each) for each in received} == {messages.Match, HeldOut, *control}
+    # Nothing but the list has numbers of rows, or is long.
+    for message in received:
+        fields = dataclasses.asdict(message)
+        tensors = [name for name, each in fields.items() if isinstance(each, torch.Tensor)]
+        assert tensors == (["handles"] if isinstance(message, HeldOut) else [])
+        if type(message) in control:
+            assert all(isinstance(each, int) or len(str(each)) <= 32 for each in fields.values())
 
 
 def test_the_held_out_list_is_fixed(federation: LocalFederation) -> None:

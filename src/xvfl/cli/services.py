@@ -62,6 +62,8 @@ def coordinator(
         print_error(f"stopped; continue with: xvfl coordinator {config}")
         raise typer.Exit(INTERRUPTED)
     print_evaluation(f"{loaded.state_dir}, {outcome.step} steps", outcome.evaluation)
+    for name, reason in outcome.suspicious.items():
+        print_error(f"suspicious upload of {name} ({loaded.on_anomaly}): {reason}")
     if outcome.uninformed:
         names = ", ".join(outcome.uninformed)
         print_error(f"the release waits for {names}; deliver it with: xvfl release {config}")

@@ -26,6 +26,8 @@ from xvfl.wire.messages import Done, End, Hello, Match, Matched, Message
 from xvfl.wire.transport import Transport
 
 REPLY_TIMEOUT_S, POLL_S = 300.0, 0.05
+MAX_INTERRUPTIONS = 10
+"""Of the matching with a party that restarts or does not reply."""
 Reply = TypeVar("Reply", Matched, Done)
 
 
@@ -80,7 +82,7 @@ def match_parties(
     request_ids = count(time.time_ns() // 1_000_000)
     for name, transport in transports.items():
         party = RemoteParty(name, transport, REPLY_TIMEOUT_S)
-        match = None
+        match, interruptions = None, count(1)
         while match is None:
             instance_id = wait_for_party(name, transport, timeout_s).instance_id
             log({"event": MATCHING_STARTED, "party": name, "labeled_ids": len(ids)})
@@ -92,7 +94,8 @@ def match_parties(
                 # A restarted party does not know the session: match again from the start.
                 hello = transport.hello()
                 same_process = hello is not None and hello.instance_id == instance_id
-                if isinstance(error, MatchingError) and same_process:
+                refused = isinstance(error, MatchingError) and same_process
+                if refused or next(interruptions) > MAX_INTERRUPTIONS:
                     raise MatchingError(f"matching with party {name!r}: {error}") from error
                 log({"event": "matching_interrupted", "party": name, "reason": str(error)})
         alignment = replace(alignment, matches={**alignment.matches, name: match})

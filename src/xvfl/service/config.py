@@ -130,7 +130,8 @@ class CoordinatorConfig:
     local_party: LocalPartyConfig | None = None
     """Features of the label holder, if it has any."""
     on_anomaly: Literal["warn", "leave_out"] = "warn"
-    """What to do with a suspicious upload: log a warning, or also train without it."""
+    """What to do with a suspicious upload: log a warning, or also train without it. `leave_out`
+    also trains without an upload that is rejected or late; with `warn`, such a one ends the run."""
     max_noise: float = 8.0
     """Largest standard deviation of the noise of an upload with ε, on embeddings of length 1; 8
     allows ε from 1 with δ = 1e-5."""

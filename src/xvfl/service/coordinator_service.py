@@ -14,10 +14,12 @@ from xvfl.federation.upload.heads import check_head_options
 from xvfl.matching.alignment import CoordinatorAlignment, load_coordinator_alignment
 from xvfl.methods import require_task
 from xvfl.model.dashboard.state_folder import describe_coordinator
+from xvfl.model.run_dir import MANIFEST
 from xvfl.options import resolve_privacy
 from xvfl.service.align import match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
 from xvfl.service.coordinator_run import CoordinatorRun
+from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.service.run_description import RunOutcome, connected_parties
@@ -89,7 +91,10 @@ class CoordinatorService:
     @property
     def needs_parties(self) -> bool:
         """Whether a party must connect before heads can be trained."""
-        names, matches = self.config.all_parties, self._matches
+        names, matches = set(self.config.all_parties), self._matches
+        head = HeadStore(self.folder).current
+        if self.config.on_anomaly == "leave_out" and head.has(MANIFEST):
+            names -= {*head.manifest().get("left_out", [])}
         return not self.uploads or any(
             name not in matches
             or find_upload(self.folder, name, matches[name].session.hex()) is None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from xvfl.dataset.splits import RowCounts
@@ -27,6 +27,8 @@ class RunOutcome:
     """None if the run was stopped before it finished."""
     uninformed: tuple[str, ...] = ()
     """Parties that have not received their release yet."""
+    suspicious: Mapping[str, str] = field(default_factory=dict)
+    """Parties whose upload is suspicious, was rejected or did not arrive, and why."""
 
 
 def connected_parties(parties: Iterable[RemoteParty]) -> dict[str, int]:

@@ -35,6 +35,7 @@ PANELS = {
 """Files of a run that the page requests whole, by the name of their panel."""
 WARNING_EVENTS = {
     "upload_suspicious",
+    "upload_rejected",
     "upload_expired",
     "upload_suspended",
     "upload_changed",
@@ -195,7 +196,9 @@ def _state(path: Path, summary: Mapping[str, Any], manifest: Mapping[str, Any]) 
 
 
 def _warnings(path: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    texts = summary.get("warnings", [])
+    suspicious = summary.get("suspicious", {}).items()
+    uploads = (f"the upload of {name} is suspicious: {reason}" for name, reason in suspicious)
+    texts = [*summary.get("warnings", []), *uploads]
     events = [
         {key: value for key, value in each.items() if key != "policy"}
         for each in read_lines(path / LOG)

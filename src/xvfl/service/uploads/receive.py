@@ -22,6 +22,7 @@ from xvfl.service.config import CoordinatorConfig
 from xvfl.service.log import LogFunction
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
 from xvfl.system.printable import one_line
+from xvfl.wire.in_process import OfflineTransport
 from xvfl.wire.messages import (
     AskChunk,
     AskUpload,
@@ -35,6 +36,10 @@ from xvfl.wire.messages import (
 
 FIRST_POLL_S, MAX_POLL_S = 0.2, 1.0
 Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
+
+
+class UploadError(RunError):
+    """A party's upload is rejected, or it does not arrive."""
 
 
 class UploadReceiver:
@@ -56,12 +61,15 @@ class UploadReceiver:
         """Finished share of the training of the party's encoder; why the run waits."""
 
     def receive(self, held_out: Tensor, stop: Event, version: int = 0) -> UploadStore | None:
-        """Receive the whole upload; None if `stop` is set before. A refusal raises `RunError`.
+        """Receive the whole upload; None if `stop` is set before. A refusal raises `UploadError`.
 
         If an upload is stored already, the party need not be online; if it is, it is asked for a
         newer version or part, unless `version` names the one that is needed.
         """
         stored = find_upload(self._folder, self._party.name, self._match.session.hex(), version)
+        if stored is None and isinstance(self._party.transport, OfflineTransport):
+            text = f"party {self._party.name!r}: no upload of it is stored, and no port is open"
+            raise self._failed("upload_late", text)
         if stored is None:
             return self._wait_for(held_out, stop)
         if version or self._party.transport.hello() is None:
@@ -92,7 +100,7 @@ class UploadReceiver:
                     self.problem = ""
             except PartyError as error:
                 if error.fault == "refused":
-                    raise RunError(str(error)) from error
+                    raise self._failed("upload_rejected", str(error)) from error
                 self.problem = str(error)
             stop.wait(pause)
             pause = min(1.5 * pause, MAX_POLL_S)
@@ -112,11 +120,15 @@ class UploadReceiver:
             if self._percent < 0 or now > self._until:
                 late = f"did not upload within timeouts.join = {limits.join:g} s; start it with "
                 late += "`xvfl party`, or raise the timeout; chunks that have arrived are kept"
-            self.problem = f"party {self._party.name!r} {late}"
-            self._log({"event": "upload_late", "party": self._party.name, "reason": late})
-            raise RunError(self.problem)
+            raise self._failed("upload_late", f"party {self._party.name!r} {late}")
         if percent > self._percent:
             self._percent, self._deadline = percent, now + limits.upload
+
+    def _failed(self, event: str, reason: str) -> UploadError:
+        """Log why there is no upload; return the error."""
+        self.problem = reason
+        self._log({"event": event, "party": self._party.name, "reason": reason})
+        return UploadError(reason)
 
     def _accept(self, store: UploadStore) -> UploadStore:
         self.progress, self.problem = 1.0, ""
@@ -129,7 +141,8 @@ class UploadReceiver:
         self._request(Done, HeldOut, held_out.int())
         offer = self._request(UploadOffer, AskUpload)
         if offer.problem:
-            raise RunError(f"party {name!r}: {one_line(offer.problem)}")
+            problem = f"party {name!r}: {one_line(offer.problem)}"
+            raise self._failed("upload_rejected", problem)
         self.progress = min(max(offer.progress, 0.0), 1.0) if math.isfinite(offer.progress) else 0.0
         self._advance(int(100 * self.progress))
         if not offer.version:
@@ -143,7 +156,8 @@ class UploadReceiver:
                 store.add(number, chunk.origin, chunk.values, chunk.row_status)
                 self._advance(100 + 100 * number // len(manifest.chunks))
         except WireError as error:
-            raise RunError(f"party {name!r}: its upload is rejected: {error}") from error
+            problem = f"party {name!r}: its upload is rejected: {error}"
+            raise self._failed("upload_rejected", problem) from error
         self._request(Done, UploadStored, manifest.version, manifest.digest)
         if missing:
             self._log(upload_event(manifest))
@@ -189,16 +203,26 @@ def receive_uploads(
     held_out: Mapping[str, Tensor],
     stop: Event,
     versions: Mapping[str, int],
+    problems: dict[str, str] | None = None,
 ) -> dict[str, UploadStore]:
     """Receive the uploads of several parties at once; fewer if `stop` is set before.
 
-    `versions` names the versions that are needed; the newest ones of the other parties.
+    `versions` names the versions that are needed; the newest ones of the other parties. An upload
+    that is rejected or late is an error, or with `problems` its reason is added to them.
     """
+
+    def receive(name: str) -> UploadStore | None:
+        try:
+            return receivers[name].receive(held_out[name], stop, versions.get(name, 0))
+        except UploadError as error:
+            if problems is None:
+                text = f"{error}; or train without it, with on_anomaly = 'leave_out'"
+                raise RunError(text) from error
+            problems[name] = str(error)
+            return None
+
     with ThreadPoolExecutor(len(receivers)) as pool:
-        futures = {
-            name: pool.submit(receiver.receive, held_out[name], stop, versions.get(name, 0))
-            for name, receiver in receivers.items()
-        }
+        futures = {name: pool.submit(receive, name) for name in receivers}
         try:
             # One that fails must not wait for a party that trains.
             for future in wait(futures.values(), return_when=FIRST_EXCEPTION).done:

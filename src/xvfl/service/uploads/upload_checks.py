@@ -1,4 +1,4 @@
-"""Find suspicious uploads: constant or too large embeddings, noise, or rows in another order.
+"""Find suspicious uploads: constant or too large embeddings, noise, wrong or repeated rows.
 
 If a party's columns say something about the label, a linear model on its embeddings predicts the
 label better than the mean label does.
@@ -10,9 +10,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from xvfl.model.run_dir import RunDir
 from xvfl.primitives.task import Regression
 from xvfl.service.labeled_rows import LabeledRows
-from xvfl.service.uploads.upload_store import UploadStore
+from xvfl.service.uploads.upload_store import UploadStore, stored_uploads
 
 MAX_ROWS = 4096
 """Largest number of training rows, and of validation rows, of a party that are tested."""
@@ -26,6 +27,9 @@ PENALTY = 0.1
 """Weight of the L2 penalty of the linear model, per row."""
 NOISE_TOLERANCE = 1.5
 """Factor on the largest mean square that noise makes plausible, in any direction."""
+REPEATED_SHARE = 0.1
+"""Largest share of rows with the embeddings of an earlier version, whose encoder was another."""
+REPEATED = "many of its embeddings are those of version {}, which had another encoder"
 TOO_LARGE = (
     "its embeddings are larger, or more alike, than those of length 1 with the noise of its ε"
 )
@@ -36,8 +40,13 @@ NO_SIGNAL = (
 )
 
 
-def find_problems(stores: Mapping[str, UploadStore], labeled: LabeledRows) -> dict[str, str]:
-    """Return the parties whose upload is suspicious, and why."""
+def find_problems(
+    stores: Mapping[str, UploadStore], labeled: LabeledRows, folder: RunDir
+) -> dict[str, str]:
+    """Return the parties whose upload is suspicious, and why.
+
+    `folder` is that of the coordinator, with earlier versions.
+    """
     problems = {}
     for i, (name, store) in enumerate(stores.items()):
         seen = store.row_status() > 0
@@ -47,9 +56,25 @@ def find_problems(stores: Mapping[str, UploadStore], labeled: LabeledRows) -> di
             rows = rows[seen[labeled.handles[rows, i]]][:MAX_ROWS]
             plain = store.views()[labeled.handles[rows, i], 0].double()
             parts.append((plain, _targets(labeled, rows)))
-        if problem := judge(*parts[0], *parts[1], store.manifest.noise_std):
+        problem = judge(*parts[0], *parts[1], store.manifest.noise_std)
+        if problem := problem or find_repeated(store, folder):
             problems[name] = problem
     return problems
+
+
+def find_repeated(store: UploadStore, folder: RunDir) -> str | None:
+    """Tell whether an upload repeats the embeddings of an earlier version; None if it does not."""
+    new, status = store.manifest, store.row_status()
+    rows = torch.arange(0, new.rows, max(1, new.rows // MAX_ROWS))
+    rows = rows[status[rows] > 0]
+    for earlier in stored_uploads(folder, new.party):
+        old = earlier.manifest
+        alike = (old.session, old.width) == (new.session, new.width) and not earlier.missing
+        if alike and old.version < new.version and old.encoder != new.encoder:
+            same = (store.views()[rows, 0] == earlier.views()[rows, 0]).all(1)
+            if float(same.double().mean()) > REPEATED_SHARE:
+                return REPEATED.format(old.name)
+    return None
 
 
 def judge(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor, noise_std: float = 0.0) -> str | None:

@@ -24,7 +24,7 @@ from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
 from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
-from xvfl.model.run_summary import record_run
+from xvfl.model.run_summary import SUMMARY, record_run
 from xvfl.options import Options, resolve_options
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
@@ -109,6 +109,8 @@ class UploadRun:
         self._details: dict[str, Any] = {}
         self._problems: dict[str, str] = {}
         """Parties whose upload is suspicious, and why."""
+        self._without: dict[str, str] = {}
+        """Parties without which the head is trained, before their upload is examined, and why."""
         self._changes = Counter[str]()
         """Trainings that were discarded because of each party."""
         self._outcome: RunOutcome | None = None
@@ -117,8 +119,9 @@ class UploadRun:
         """Receive the uploads and train until the head is finished or `stop` is set."""
         if self._head is None:
             head = self._heads.current
-            evaluation = Evaluation.from_dict(head.read_json(EVALUATION))
-            return self._deliver(RunOutcome(head.manifest()["step"], evaluation), stop)
+            evaluation, manifest = Evaluation.from_dict(head.read_json(EVALUATION)), head.manifest()
+            problems = manifest.get("suspicious", {})
+            return self._deliver(RunOutcome(manifest["step"], evaluation, (), problems), stop)
         with file_lock(self._head / LOCK, "another process trains this head; wait for its end"):
             outcome: RunOutcome | None = None
             while outcome is None:
@@ -127,34 +130,41 @@ class UploadRun:
 
     def _train_once(self, head: RunDir, stop: Event) -> RunOutcome | None:
         """Receive the uploads and train; None if rows may not be used any more, to begin again."""
-        unsteady = {n: UNSTEADY for n, count in self._changes.items() if count > MAX_RESTARTS}
-        labeled = self._load_rows([name for name in self._receivers if name not in unsteady])
-        receivers = {name: self._receivers[name] for name in labeled.names}
-        # A training that is resumed needs the versions that it began with.
+        # A training that is resumed needs the parties and the versions that it began with.
         began = head.read_json(VERSIONS) if head.has(CHECKPOINT) else {}
         versions = {name: each["version"] for name, each in began.items()}
-        stores = receive_uploads(receivers, labeled.held_out_handles(), stop, versions)
-        if len(stores) < len(receivers):
+        if began:
+            known = head.read_json(SUMMARY).get("suspicious", {})
+            self._without |= {name: each for name, each in known.items() if name not in began}
+        labeled = self._load_rows([name for name in self._receivers if name not in self._without])
+        receivers = {name: self._receivers[name] for name in labeled.names}
+        leave_out = self._config.on_anomaly == "leave_out"
+        rejected = self._without if leave_out else None
+        held_out = labeled.held_out_handles()
+        stores = receive_uploads(receivers, held_out, stop, versions, rejected)
+        if not {*receivers} <= {*stores, *self._without}:
             return RunOutcome(0)
+        if len(stores) < len(receivers):
+            labeled = self._load_rows(tuple(stores))
         used = {name: _about(store) for name, store in stores.items()}
         if began and began != used:
             # A part was stored meanwhile; the one that the training began with is deleted.
             (head / CHECKPOINT).unlink()
             self._log({"event": "upload_changed", "step": 0})
         head.write_json(VERSIONS, used)
-        found = find_problems(stores, labeled)
-        self._problems = {**unsteady, **found}
+        found = find_problems(stores, labeled, self._folder)
+        self._problems = {**self._without, **found}
         for name, problem in self._problems.items():
             self._log({"event": "upload_suspicious", "party": name, "reason": problem})
-        if found and self._config.on_anomaly == "leave_out":
+        if found and leave_out:
             labeled = self._load_rows([name for name in stores if name not in found])
         return self._train(head, {name: stores[name] for name in labeled.names}, labeled, stop)
 
     def _load_rows(self, names: Sequence[str]) -> LabeledRows:
         if not names:
             raise RunError(
-                "on_anomaly: no upload is left, because all are suspicious; the log has the "
-                "reasons; to train with them, set on_anomaly = 'warn'"
+                "on_anomaly: no upload is left, because all are suspicious or rejected; the log "
+                "has the reasons; to train with suspicious ones, set on_anomaly = 'warn'"
             )
         return load_labeled_rows(self._config, self._matched, names)
 
@@ -203,6 +213,8 @@ class UploadRun:
         counts = RowCounts(n_labeled, len(training) - n_labeled, len(validation), len(test))
         sizes = {name: store.manifest.rows for name, store in stores.items()}
         about = describe_run(config, run, options.train.epochs, task, counts, sizes)
+        left_out = [name for name in config.all_parties if name not in names]
+        about |= {"suspicious": self._problems, "left_out": left_out}
         self._details = {**about, "missing": missing, "curves": curves(head.records())}
         losses: dict[str, float] = {}
 
@@ -238,7 +250,7 @@ class UploadRun:
                 "step": trainer.progress.step,
                 "rows": asdict(counts),
                 "suspicious": self._problems,
-                "left_out": [name for name in self._config.all_parties if name not in names],
+                "left_out": left_out,
             }
             trained.save(head, image, config.train.random_state, outcome)
             # A withdrawal before this lists no head; one after it lists this one.
@@ -247,13 +259,15 @@ class UploadRun:
         self._heads.promote(head)
         trained.release(self._releases, config.release_to)
         self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
-        return RunOutcome(trainer.progress.step, evaluation)
+        return RunOutcome(trainer.progress.step, evaluation, (), self._problems)
 
     def _discard(
         self, head: RunDir, stores: Mapping[str, UploadStore], step: int, stop: Event
     ) -> RunOutcome | None:
         """Discard a training: it has learned from rows that may not be used any more."""
         self._changes.update(name for name, store in stores.items() if store.changed)
+        unsteady = (name for name, count in self._changes.items() if count > MAX_RESTARTS)
+        self._without |= dict.fromkeys(unsteady, UNSTEADY)
         for name in (MANIFEST, MODEL, CHECKPOINT, EVALUATION):
             (head / name).unlink(missing_ok=True)
         reason = "rows of an upload may not be used any more; the training starts again"
@@ -268,7 +282,7 @@ class UploadRun:
         waiting = {name: self._parties[name] for name in self._pending()}
         if any(isinstance(each.transport, OfflineTransport) for each in waiting.values()):
             # The process that listens delivers them.
-            return RunOutcome(outcome.step, outcome.evaluation, tuple(waiting))
+            return replace(outcome, uninformed=tuple(waiting))
         if any(party.transport.hello() is None for party in waiting.values()):
             seconds = self._config.timeouts.outcome
             event = {"event": "waiting_for_absent", "parties": list(waiting), "seconds": seconds}
@@ -278,12 +292,13 @@ class UploadRun:
         for name, party in self._parties.items():
             if name not in self._config.release_to and party.transport.hello() is not None:
                 end_party(party, next(self._request_ids))
-        self._outcome = RunOutcome(outcome.step, outcome.evaluation, tuple(waiting))
+        self._outcome = replace(outcome, uninformed=tuple(waiting))
         return self._outcome
 
     def status(self) -> dict[str, Any]:
         """Return the status of the run; numbers become metrics."""
-        problem = next((each.problem for each in self._receivers.values() if each.problem), "")
+        needed = (each for name, each in self._receivers.items() if name not in self._without)
+        problem = next((each.problem for each in needed if each.problem), "")
         finished = self._outcome is not None
         stored = describe_coordinator(self._folder.path, self._parties)
         trained = TRAINING if self._state else WAITING
@@ -297,7 +312,7 @@ class UploadRun:
             **self._state,
             "party_present": connected_parties(self._parties.values()),
             "party_encoder_progress": {n: r.progress for n, r in self._receivers.items()},
-            "party_upload_suspicious": dict(self._problems),
+            "party_upload_suspicious": self._problems or dict(self._without),
             "details": {**stored["details"], **self._details},
         }
 
