@@ -311,8 +311,8 @@ class TrainConfig:
     """Maximum number of passes over the labeled training rows; 0 = with several members that
     receive gradients 16 to 60, for at least 800 steps, else 60."""
     batch_size: int = 0
-    """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
-    unlabeled images."""
+    """Rows per step; 0 = between 64 (128 with several members) and 1024, for about 100 steps per
+    epoch, or fewer steps with unlabeled images."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
     """Optimizer; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0
@@ -336,7 +336,7 @@ class TrainConfig:
     """`balanced` weights classes inversely to their frequency."""
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
-    0 = from 4 to 16 with several members that receive gradients, so that about 100 steps complete
+    0 = from 8 to 32 with several members that receive gradients, so that about 50 steps complete
     features; 1 with `page` and in all other cases."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =
@@ -402,7 +402,7 @@ class EncoderConfig:
     whitening: float | None = None
     """Whiten the largest principal components of the embeddings, which together have this share of
     their variance; 0 = none. They get equal variances, and all components are rotated at random,
-    which makes columns harder to recover. By default 0.99 for images, else 0."""
+    which makes columns harder to recover. By default 0.99 for images, else 0.7."""
     n_blocks: int = 4
     """Number of residual blocks in encoders of images."""
     base_channels: int = 32

@@ -5,8 +5,8 @@ when the tables are known. Everything below takes its result. Where a run is tra
 options only, `label_protection` and `members`; all others follow from these and from the tables.
 With `no_gradients`, the options are those of heads on uploads, and of encoders in one process.
 
-Three options stay automatic because they are chosen from rows: `batch_size` by the trainer,
-`unmasked_copies` and `full_threshold` by each party.
+Three options stay automatic because they are chosen from rows: `batch_size` by the trainer, unless
+several members have few rows; `unmasked_copies` and `full_threshold` by each party.
 """
 
 import math
@@ -28,9 +28,11 @@ DEFAULT_HEADS = 4
 """Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
-COMPLETING_STEPS, COMPLETION_INTERVALS = 100, (4, 16)
+COMPLETING_STEPS, COMPLETION_INTERVALS = 50, (8, 32)
 """Steps of several members that complete features by default, each of which costs as much as
 several others, and the smallest and largest interval between them."""
+LEAST_BATCH_SIZE = 128
+"""Smallest automatic batch size of several members."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 NUMBER_DIM = 8
@@ -78,6 +80,7 @@ def resolve_options(
     rows: int,
     numbers: int = 0,
     custom_nets: bool = False,
+    keep_batch_size: bool = False,
 ) -> Options:
     """Replace the automatic values of a run's options.
 
@@ -101,6 +104,9 @@ def resolve_options(
     custom_nets : bool, default=False
         Whether a bottom, a completer or the head is a custom net; they have one member and one
         head.
+    keep_batch_size : bool, default=False
+        Whether an automatic batch size stays automatic: with unlabeled rows, the trainer chooses
+        it by all rows.
 
     Returns
     -------
@@ -119,7 +125,7 @@ def resolve_options(
     several = not (federated or image or custom_nets or privacy.protects)
     net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1, numbers)
     check_members(net, image, custom_nets)
-    train = _resolve_train(train, net.members, rows)
+    train = _resolve_train(train, net.members, rows, keep_batch_size)
     loss = _resolve_loss(loss, net.members, image, parties, train.completion_interval)
     return Options(_hide_from_completers(net, loss), loss, train, privacy)
 
@@ -222,11 +228,15 @@ def _resolve_net(
     )
 
 
-def _resolve_train(train: TrainConfig, members: int, rows: int) -> TrainConfig:
+def _resolve_train(
+    train: TrainConfig, members: int, rows: int, keep_batch_size: bool
+) -> TrainConfig:
     """Replace automatic values of training."""
     several = members > 1
     epochs, interval = train.epochs or 60, 1
     if several:
+        if not keep_batch_size and train.batch_size_for(rows) < LEAST_BATCH_SIZE:
+            train = replace(train, batch_size=train.batch_size or LEAST_BATCH_SIZE)
         steps = max(rows // train.batch_size_for(rows), 1)
         epochs = train.epochs or min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
         if train.optimizer != "page":

@@ -23,7 +23,9 @@ IMAGES = ("cifar10", "utkface", "tinyimagenet5")
 ONE_MEMBER = NetConfig(members=1, number_embedding_dim=0, seeing_completers=False)
 STORED_INTERVAL = 4
 """`completion_interval` of several members in the stored runs; today's default is larger."""
-SEVERAL_MEMBERS = NetConfig(32, 64, number_embedding_dim=8, members=4, seeing_completers=False)
+SEVERAL_MEMBERS = NetConfig(
+    32, 64, number_embedding_dim=8, members=4, seeing_completers=False, shared_inputs=False
+)
 
 
 @dataclass(frozen=True)

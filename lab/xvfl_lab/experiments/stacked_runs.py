@@ -115,6 +115,7 @@ class RunConfig:
             image=image,
             parties=parties,
             rows=rows,
+            keep_batch_size=True,  # as in the stored runs
         )
 
     def scenario(self, part: "Part") -> Scenario:

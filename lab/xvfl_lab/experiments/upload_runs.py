@@ -76,11 +76,18 @@ ARMS: dict[str, Arm] = {
     ONE_PROCESS: Arm(NO_PROTECTION, SEVERAL_MEMBERS),
     UPLOAD: Arm(),
     GRADIENTS: Arm(NO_PROTECTION),
-    "upload, skip 64": _upload(skip_rank=64),
-    **{f"upload, {n} copies": _upload(masked_copies=n) for n in (0, 2)},
-    **{f"upload, {n} copies, skip 64": _upload(masked_copies=n, skip_rank=64) for n in (0, 8)},
-    "upload, width 64, skip 64": _upload(embedding_dim=64, skip_rank=64),
-    **{f"upload, whitening {share}": _upload(whitening=share) for share in (0.5, 0.9)},
+    **{f"upload, whitening {share:g}": _upload(whitening=share) for share in (0.0, 0.9, 0.99)},
+    **{
+        f"upload, whitening 0, {name}": _upload(whitening=0.0, **changes)
+        for name, changes in {
+            "skip 64": {"skip_rank": 64},
+            "0 copies": {"masked_copies": 0},
+            "2 copies": {"masked_copies": 2},
+            "0 copies, skip 64": {"masked_copies": 0, "skip_rank": 64},
+            "8 copies, skip 64": {"masked_copies": 8, "skip_rank": 64},
+            "width 64, skip 64": {"embedding_dim": 64, "skip_rank": 64},
+        }.items()
+    },
     UNLABELED: Arm(unlabeled=True),
 }
 """`one process`: four members, with gradients, the default of tables in one process. `gradients`:

@@ -110,8 +110,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         Maximum number of passes over the labeled training rows. 0 means, with several members that
         receive gradients, 16 to 60, for at least 800 steps, else 60.
     batch_size : int, default=0
-        Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
-        with unlabeled images.
+        Rows per step. 0 chooses between 64 (128 with several members) and 1024, for about 100
+        steps per epoch, or fewer steps with unlabeled images.
     optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"
         Optimizer. `"page"` is the paper's variance-reduced method PAGE.
     learning_rate : float, default=0.0
@@ -136,7 +136,7 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         encoders of every method with `label_protection="no_gradients"`.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
-        alone. 0 means 4 to 16 with several members that receive gradients, for about 100 such
+        alone. 0 means 8 to 32 with several members that receive gradients, for about 50 such
         steps, but 1 with `"page"`; else 1.
     image_shift : float, default=0.125
         Images are shifted at random in training, by up to this share of their height and width.

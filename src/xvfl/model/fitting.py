@@ -101,6 +101,7 @@ def resolve_for_dataset(
         rows=dataset.row_counts().labeled,
         numbers=max(len(layout.numbers) for layout in dataset.layouts.values()),
         custom_nets=custom_nets is not None and custom_nets.any(),
+        keep_batch_size=dataset.row_counts().unlabeled > 0,
     )
 
 

@@ -19,8 +19,8 @@ from xvfl.training.loop import Record, Trainer
 
 IMAGE_BATCH = 512
 """Default batch size of contrastive learning, which needs many negatives."""
-IMAGE_WHITENING = 0.99
-"""Default share of the variance that is whitened in embeddings of images."""
+IMAGE_WHITENING, TABLE_WHITENING = 0.99, 0.7
+"""Default share of the variance that is whitened in embeddings of images and of tables."""
 WHITENED_ROWS = 20_000
 """Largest number of training rows that whitening is fitted to."""
 
@@ -74,7 +74,7 @@ class EncoderTraining:
         method.heads.to(device)
         self.worker = worker
         share = config.whitening
-        self._whitened = (IMAGE_WHITENING if contrastive else 0.0) if share is None else share
+        self._whitened = (IMAGE_WHITENING if contrastive else TABLE_WHITENING) if share is None else share
         self._handles = handles.to(device)
         held = torch.ones(len(handles), 1, dtype=torch.bool)
         rows = Rows(
