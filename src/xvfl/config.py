@@ -402,7 +402,8 @@ class EncoderConfig:
     whitening: float | None = None
     """Whiten the largest principal components of the embeddings, which together have this share of
     their variance; 0 = none. They get equal variances, and all components are rotated at random,
-    which makes columns harder to recover. By default 0.99 for images, else 0.7."""
+    which makes columns harder to recover. By default 0.99 for images, 0.7 for
+    tables with at least 10,000 training rows, else 0."""
     n_blocks: int = 4
     """Number of residual blocks in encoders of images."""
     base_channels: int = 32

@@ -76,7 +76,7 @@ ARMS: dict[str, Arm] = {
     ONE_PROCESS: Arm(NO_PROTECTION, SEVERAL_MEMBERS),
     UPLOAD: Arm(),
     GRADIENTS: Arm(NO_PROTECTION),
-    **{f"upload, whitening {share:g}": _upload(whitening=share) for share in (0.0, 0.9, 0.99)},
+    **{f"upload, whitening {share:g}": _upload(whitening=share) for share in (0.0, 0.7, 0.9, 0.99)},
     **{
         f"upload, whitening 0, {name}": _upload(whitening=0.0, **changes)
         for name, changes in {
