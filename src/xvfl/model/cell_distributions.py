@@ -12,7 +12,7 @@ Shapes: n cells, N rows, G groups of cells, m numeric columns, c categorical col
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ class CellDistributions:
     """(c, G) factor of the scores before the softmax: the inverse temperature."""
     biases: Floats
     """(c, G, V) added to the scaled scores; 0 for the values of hashed columns."""
+    levels: Floats = field(default_factory=lambda: np.zeros((0, GROUPS, len(LEVELS))))
+    """(m, G, levels) nominal level of intervals that hold a share `LEVELS`; none: the same."""
 
     def interval(
         self, column: int, groups: Ints, completed: Floats, rounded: Floats, level: float
@@ -60,13 +62,20 @@ class CellDistributions:
         Of the intervals between two quantiles that contain the completed value, rounded as it is
         decoded, the shortest.
         """
-        return shortest_intervals(self._quantiles_of(column, groups, completed), rounded, level)
+        table = self.quantiles_of(column, groups, completed)
+        low, high = np.empty(len(table)), np.empty(len(table))
+        for group in np.unique(groups):
+            own, nominal = groups == group, level
+            if len(self.levels):
+                nominal = float(np.interp(level, LEVELS, self.levels[column, group]))
+            low[own], high[own] = shortest_intervals(table[own], rounded[own], nominal)
+        return low, high
 
     def draw(
         self, column: int, groups: Ints, completed: Floats, rng: np.random.Generator
     ) -> Floats:
         """Draw a number for each cell. (n,)"""
-        table = self._quantiles_of(column, groups, completed)
+        table = self.quantiles_of(column, groups, completed)
         drawn = _interpolate(table, rng.random(len(table)))
         return np.where(np.isnan(drawn), completed, drawn)
 
@@ -79,7 +88,8 @@ class CellDistributions:
         proba: Floats = exponents / exponents.sum(1, keepdims=True)
         return proba
 
-    def _quantiles_of(self, column: int, groups: Ints, completed: Floats) -> Floats:
+    def quantiles_of(self, column: int, groups: Ints, completed: Floats) -> Floats:
+        """Return the quantiles of the true value of each cell. (n, levels)"""
         bins = (completed[:, None] >= self.edges[column, groups]).sum(1)
         offset = self.relative[column, groups] * completed
         table: Floats = np.clip(self.quantiles[column, groups, bins] + offset[:, None], 0, 1)
@@ -99,9 +109,15 @@ def distributions_from_tensors(
     tensors: Mapping[str, Tensor], parties: Iterable[str]
 ) -> dict[str, CellDistributions]:
     """Build the distributions of parties from the tensors of `distributions_to_tensors`."""
-    names = [field.name for field in fields(CellDistributions)]
+    names = [each.name for each in fields(CellDistributions)]
     return {
-        party: CellDistributions(*(tensors[f"{party}/{name}"].double().numpy() for name in names))
+        party: CellDistributions(
+            **{
+                name: tensors[f"{party}/{name}"].double().numpy()
+                for name in names
+                if f"{party}/{name}" in tensors
+            }
+        )
         for party in parties
     }
 
@@ -135,7 +151,7 @@ def fit_quantiles(
     relative = np.zeros(GROUPS)
     if len(true) < MIN_CELLS:
         return edges, quantiles, relative
-    for which, chosen in _cells_of_groups(groups):
+    for which, chosen in cells_of_groups(groups):
         near, target = completed[chosen], true[chosen]
         if len(target) >= MIN_CELLS_OF_BINS:
             edges[which] = np.quantile(near, np.linspace(0, 1, BINS + 1)[1:-1])
@@ -151,7 +167,7 @@ def fit_quantiles(
     return edges, quantiles, relative
 
 
-def _cells_of_groups(groups: Ints) -> Iterator[tuple[Ints, Bools]]:
+def cells_of_groups(groups: Ints) -> Iterator[tuple[Ints, Bools]]:
     """Yield groups and their cells (n,): each group with enough cells, then the others with all."""
     counts = np.bincount(groups, minlength=GROUPS)
     for group in np.flatnonzero(counts >= MIN_CELLS_OF_GROUP):
@@ -188,7 +204,7 @@ def fit_scores(scores: Floats, option: Ints, groups: Ints, width: int) -> tuple[
     factors, biases = np.ones(GROUPS), np.zeros((GROUPS, width))
     if len(option) < MIN_CELLS:
         return factors, biases
-    for which, chosen in _cells_of_groups(groups):
+    for which, chosen in cells_of_groups(groups):
         logits, y = torch.from_numpy(scores[chosen]).double(), torch.from_numpy(option[chosen])
         task = Classification(range(logits.shape[1]))
         weight = torch.ones(1, len(y), dtype=torch.float64)

@@ -1,0 +1,83 @@
+"""Choose the nominal levels of intervals by the share of cells that they hold.
+
+The intervals of columns with few different values hold more cells than their level, since their
+ends are among the values. Quantiles fitted on one half of the rows show how many cells of the other
+half the intervals of each level hold.
+
+Shapes: n cells, G groups.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xvfl.model.cell_distributions import (
+    LEVELS,
+    MIN_CELLS,
+    CellDistributions,
+    Floats,
+    Ints,
+    cells_of_groups,
+    fit_quantiles,
+)
+from xvfl_serve.cell_model import GROUPS
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class NumberCells:
+    """Hidden cells of a number, encoded."""
+
+    completed: Floats
+    true: Floats
+    groups: Ints
+    half: Bools
+    """(n,) one half of the rows; all copies of a row are in the same half."""
+    rounded: Callable[[Floats], Floats]
+    """Rounds encoded numbers as they are decoded."""
+
+
+def fit_levels(cells: NumberCells) -> Floats:
+    """Return the nominal level of intervals that hold a share `LEVELS`. (G, levels)"""
+    found = np.tile(LEVELS, (GROUPS, 1))
+    if min(cells.half.sum(), (~cells.half).sum()) < MIN_CELLS:
+        return found
+    inside = np.zeros((len(cells.true), len(LEVELS)))
+    for asked in (cells.half, ~cells.half):
+        inside[asked] = _inside(cells, asked)
+    steps = 1e-9 * np.arange(len(LEVELS))
+    for which, chosen in cells_of_groups(cells.groups):
+        shares = np.maximum.accumulate(inside[chosen].mean(0)) + steps
+        found[which] = np.interp(LEVELS, shares, LEVELS)
+        found[which, -1] = 1.0
+    return found
+
+
+def _inside(cells: NumberCells, asked: Bools) -> Floats:
+    """Return which cells the intervals of each level hold, fitted on the others. (n, levels)"""
+    near, true, groups = cells.completed, cells.true, cells.groups
+    parts = (each[~asked] for each in (near, cells.rounded(near), true, groups))
+    fitted = fit_quantiles(*parts)
+    none = np.zeros((0, GROUPS))
+    column = CellDistributions(*(each[None] for each in fitted), none, none[..., None])
+    table = column.quantiles_of(0, groups[asked], near[asked])
+    value, true = cells.rounded(near[asked]), true[asked]
+    result = np.zeros((len(true), len(LEVELS)))
+    for width in range(len(LEVELS)):
+        low, high = _shortest(table, value, width)
+        low, high = cells.rounded(low) - 1e-6, cells.rounded(high) + 1e-6
+        result[:, width] = (low <= true) & (true <= high)
+    return result
+
+
+def _shortest(table: Floats, value: Floats, width: int) -> tuple[Floats, Floats]:
+    """Return what `shortest_intervals` does, for a level of `LEVELS`."""
+    count = len(LEVELS) - width
+    order = np.argsort(np.abs(np.arange(count) - (count - 1) / 2), kind="stable")
+    lows, highs = table[:, order], table[:, order + width]
+    outside = (value[:, None] < lows - 1e-9) | (value[:, None] > highs + 1e-9)
+    best = np.arange(len(table)), (np.round(highs - lows, 9) + 2 * outside).argmin(1)
+    return np.minimum(lows[best], value), np.maximum(highs[best], value)
