@@ -28,6 +28,8 @@ GROUPS = 6
 """Groups of cells, by the share of the variance of their score that is not predicted."""
 MAX_FACTORS, MAX_PRODUCTS, MAX_DEPTH = 64, 2**25, 64
 """Limits of a model that is read: factors, products of loadings in memory, depth of trees."""
+DECIMALS = 3
+"""Digits of the scores that the factor model predicts."""
 GROUP_ENDS = (0.15, 0.35, 0.55, 0.75, 0.92)
 CHUNK = 4_000_000
 """Numbers of a temporary array; bounds the rows that are predicted at once."""
@@ -99,8 +101,8 @@ class Target:
     scores: Floats
     """Of a number: the knots of the map from predicted scores to encoded values…"""
     filled: Floats
-    """(GROUPS · knots,) …and the encoded values there, by group. Of a category, by group: the factor
-    of the log-probabilities and a bias of each class (GROUPS · (1 + K),), or nothing."""
+    """(GROUPS · knots,) …and the encoded values there, by group. Of a category, by group: the
+    factor of the log-probabilities and a bias of each class (GROUPS · (1 + K),), or nothing."""
     codes: Ints
     """Of a hashed feature: the code of each class; the class after them has all other values."""
     words: Ints
@@ -237,7 +239,8 @@ class CellModel:
             leverage = np.einsum("nrp,pr->np", projected, W) / D
             # An observed score is predicted from the others: its own share is removed.
             left = np.maximum(1 - leverage, 1e-6)
-            result[part] = np.where(seen, x - (x - predicted) / left, predicted)
+            # Trees must not find an observed score in the rounding errors of its prediction.
+            result[part] = np.where(seen, x - (x - predicted) / left, predicted).round(DECIMALS)
             remaining[part] = D * np.where(seen, 1 / left, 1 + leverage)
         return result, remaining / (D + (W**2).sum(1))
 

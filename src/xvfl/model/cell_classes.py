@@ -17,7 +17,7 @@ from xvfl_serve.cell_model import GROUPS, Floats, Ints, Target, log_softmax
 
 Bools = NDArray[np.bool_]
 MIN_CELLS = 20
-MARGIN = 0.5
+MARGIN = 1.0
 """Standard errors by which the model must be better than the most frequent class."""
 STEPS, TOLERANCE = 20, 1e-6
 

@@ -20,10 +20,12 @@ from xvfl_serve.cell_model import GROUPS, Floats, Ints, Predicted, Target
 Bools = NDArray[np.bool_]
 MIN_CELLS, MAX_BINS = 40, 20
 """Fewest cells of a bin, and most bins."""
-BLENDS = np.linspace(0, 1, 5)[:, None]
+BLENDS = np.linspace(0, 1, 9)[:, None]
 """Weights of the mean against the median."""
-PENALTY = 10.0
-"""Weight of a mean absolute error beyond that of the median."""
+ROOT_WEIGHT = 2.0
+"""Weight of the root mean square error against the mean absolute error."""
+PENALTY, TOLERANCE = 10.0, 1.01
+"""Weight of a mean absolute error beyond that of the median times the tolerance."""
 QUANTILES = np.linspace(0.05, 0.95, 11)
 """Levels of the differences of scores that stand for their distribution."""
 BETTER = 0.995
@@ -148,9 +150,9 @@ def _best_curve(cells: _Hidden, half: Bools, points: Floats) -> Floats:
         absolute = absolute + np.abs(error).sum(2)
         limit += float(np.abs(np.median(learned.true) - own.true).sum())
     count = len(cells.true)
-    losses = np.sqrt(np.asarray(squares) / count) + np.asarray(absolute) / count
+    losses = ROOT_WEIGHT * np.sqrt(np.asarray(squares) / count) + np.asarray(absolute) / count
     # A column must not be filled worse than by its median.
-    losses = losses + PENALTY * np.maximum(np.asarray(absolute) - limit, 0) / count
+    losses += PENALTY * np.maximum(np.asarray(absolute) - TOLERANCE * limit, 0) / count
     which, blend = _first_best(losses) if losses.ndim else (0, 0)
     median, mean = cells.maps(points)[which]
     weight = float(BLENDS[blend, 0])
