@@ -48,10 +48,13 @@ MIN_CELLS = 20
 """Fewest hidden cells of a column that is compared."""
 MAX_VALUES = 20
 """Values of a category that the rivals see and fill."""
+FIGURES = ("rmse", "mae", "correct", "covered")
 METHODS = ("median", "imputer", "imputer LightGBM", "alone", "peers")
 Frames = dict[str, pd.DataFrame]
 Score = dict[str, Any]
 """Figures of a party, column and method."""
+Means = dict[str, dict[str, float]]
+"""Figures of a table, by method."""
 
 
 @dataclass(frozen=True)
@@ -329,7 +332,7 @@ def run(results: Results, table: Table, share: float, chosen: argparse.Namespace
     return pd.concat(parts)
 
 
-def summarize(scores: pd.DataFrame) -> dict[str, dict[str, float]]:
+def summarize(scores: pd.DataFrame) -> Means:
     """Average over columns and seeds, by method."""
     names = [each for each in ("rmse", "mae", "correct") if each in scores]
     means = scores.groupby("method")[names].mean().reindex(METHODS)
@@ -366,22 +369,43 @@ def main() -> None:
     results = Results.read(chosen.out)
     print("| table, hidden | figure |", " | ".join(METHODS), "|")
     print("|---|---|", "--:|" * len(METHODS), sep="")
+    found: list[Means] = []
+    worse: dict[str, dict[str, float]] = {}
     for name in chosen.tables:
         table = read(name)
         for share in chosen.hidden:
-            scores = run(results, table, share, chosen)
-            show(f"{table.name}, {share:.0%}", scores)
+            scores, key = run(results, table, share, chosen), f"{table.name}, {share:.0%}"
+            found.append(summarize(scores))
+            worse[key] = worse_than_median(scores)
+            show(key, found[-1])
+    for number, share in enumerate(chosen.hidden):
+        own = found[number :: len(chosen.hidden)]
+        show(f"mean of {len(own)} tables, {share:.0%}", mean_of(own))
+    print("\nMAE divided by that of the median, where above 1.02:")
+    for key, columns in worse.items():
+        print(f"- {key}:", ", ".join(f"{c} {ratio}" for c, ratio in columns.items()) or "none")
 
 
-def show(key: str, scores: pd.DataFrame) -> None:
-    """Print the means of a table and a share, and columns worse than their median."""
-    means = summarize(scores)
-    for figure in ("rmse", "mae", "correct", "covered"):
+def mean_of(found: list[Means]) -> Means:
+    """Average figures over tables; a table without categories has no share of correct ones."""
+    return {
+        method: {
+            figure: float(
+                np.mean([each[method][figure] for each in found if figure in each[method]])
+            )
+            for figure in FIGURES
+            if any(figure in each[method] for each in found)
+        }
+        for method in METHODS
+    }
+
+
+def show(key: str, means: Means) -> None:
+    """Print the means of a table and a share."""
+    for figure in FIGURES:
         cells = [f"{means[m][figure]:.3f}" if figure in means[m] else "" for m in METHODS]
         if any(cells):
             print(f"| {key} | {figure} |", " | ".join(cells), "|", flush=True)
-    if worse := worse_than_median(scores):
-        print(f"<!-- worse than the median: {worse} -->", flush=True)
 
 
 if __name__ == "__main__":

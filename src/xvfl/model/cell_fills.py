@@ -156,7 +156,8 @@ def _best_curve(cells: _Hidden, half: Bools, points: Floats) -> Floats:
     which, blend = _first_best(losses) if losses.ndim else (0, 0)
     median, mean = cells.maps(points)[which]
     weight = float(BLENDS[blend, 0])
-    return weight * mean + (1 - weight) * median
+    curve: Floats = weight * mean + (1 - weight) * median
+    return curve
 
 
 def _first_best(losses: Floats) -> tuple[int, int]:

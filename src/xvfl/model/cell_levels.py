@@ -59,10 +59,12 @@ def fit_levels(cells: NumberCells) -> Floats:
 def _inside(cells: NumberCells, asked: Bools) -> Floats:
     """Return which cells the intervals of each level hold, fitted on the others. (n, levels)"""
     near, true, groups = cells.completed, cells.true, cells.groups
-    parts = (each[~asked] for each in (near, cells.rounded(near), true, groups))
-    fitted = fit_quantiles(*parts)
+    rest = ~asked
+    edges, quantiles, relative = fit_quantiles(
+        near[rest], cells.rounded(near[rest]), true[rest], groups[rest]
+    )
     none = np.zeros((0, GROUPS))
-    column = CellDistributions(*(each[None] for each in fitted), none, none[..., None])
+    column = CellDistributions(edges[None], quantiles[None], relative[None], none, none[..., None])
     table = column.quantiles_of(0, groups[asked], near[asked])
     value, true = cells.rounded(near[asked]), true[asked]
     result = np.zeros((len(true), len(LEVELS)))
