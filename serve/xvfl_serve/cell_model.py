@@ -30,7 +30,7 @@ MAX_FACTORS, MAX_PRODUCTS, MAX_DEPTH = 64, 2**25, 64
 """Limits of a model that is read: factors, products of loadings in memory, depth of trees."""
 DECIMALS = 3
 """Digits of the scores that the factor model predicts."""
-GROUP_ENDS = (0.15, 0.35, 0.55, 0.75, 0.92)
+GROUP_ENDS = (0.06, 0.2, 0.45, 0.7, 0.9)
 CHUNK = 4_000_000
 """Numbers of a temporary array; bounds the rows that are predicted at once."""
 

@@ -13,7 +13,7 @@ from xvfl.data.encoder import TableEncoder
 from xvfl.model.cell_classes import ClassCells, fit_classes, fit_factor
 from xvfl.model.cell_distributions import LEVELS, CellDistributions, fit_quantiles
 from xvfl.model.cell_fills import FillCells, fit_fill
-from xvfl.model.cell_levels import NumberCells, fit_levels
+from xvfl.model.cell_levels import NumberCells, fit_levels, nominal_level
 from xvfl_serve.cell_model import GROUPS, Predicted, Target, Trees, log_softmax
 
 COUNT = 6000
@@ -140,7 +140,7 @@ def test_intervals_of_integers_hold_about_their_share() -> None:
     rng = np.random.default_rng(5)
     groups, own, new = np.zeros(COUNT, dtype=np.int64), Column.sample(rng), Column.sample(rng)
     fitted = fit_quantiles(own.completed, rounded(own.completed), own.true, groups)
-    levels = fit_levels(NumberCells(own.completed, own.true, groups, HALF, rounded))
+    levels = fit_levels(NumberCells(own.completed, own.true, groups, HALF, 1.0, rounded))
     none = np.zeros((0, GROUPS))
     shares = []
     for extra in ([], [levels[None]]):
@@ -156,5 +156,15 @@ def test_levels_of_continuous_numbers_stay() -> None:
     rng = np.random.default_rng(6)
     completed = rng.random(COUNT)
     true = np.clip(completed + 0.1 * rng.normal(size=COUNT), 0, 1)
-    cells = NumberCells(completed, true, np.zeros(COUNT, dtype=np.int64), HALF, lambda x: x)
+    cells = NumberCells(completed, true, np.zeros(COUNT, dtype=np.int64), HALF, 1.0, lambda x: x)
     assert np.abs(fit_levels(cells) - LEVELS).max() < 0.06
+
+
+def test_large_steps_of_the_share_are_not_divided() -> None:
+    """Ends of intervals between two values would be rounded to either."""
+    smooth = LEVELS + 0.025 * (LEVELS < 1)
+    assert nominal_level(smooth, 0.8) == pytest.approx(0.775)
+    step = np.where(LEVELS > 0.59, 0.95, 0.6)
+    assert nominal_level(step, 0.8) == pytest.approx(0.6)
+    assert nominal_level(step, 0.64) == pytest.approx(0.55)
+    assert (nominal_level(step, 0.3), nominal_level(step, 1.0)) == (0, 1)

@@ -194,5 +194,5 @@ def _fit_number(
         return codec.rounded(encoded) if isinstance(codec, NumberCodec) else encoded
 
     near, true = target.fill(hidden.predicted), hidden.numbers(model, target)
-    levels = fit_levels(NumberCells(near, true, groups, hidden.half, rounded))
-    return *fit_quantiles(near, rounded(near), true, groups), levels
+    levels = fit_levels(NumberCells(near, true, groups, hidden.half, hidden.copies, rounded))
+    return *fit_quantiles(near, rounded(near), true, groups, hidden.copies), levels

@@ -16,7 +16,8 @@ from xvfl.model.cell_distributions import cells_of_groups
 from xvfl_serve.cell_model import GROUPS, Floats, Ints, Target, log_softmax
 
 Bools = NDArray[np.bool_]
-MIN_CELLS = 20
+MIN_CELLS, MIN_CELLS_OF_GROUP = 20, 100
+"""Fewest different cells of a column, and of a group."""
 MARGIN = 1.0
 """Standard errors by which the model must be better than the most frequent class."""
 STEPS, TOLERANCE = 20, 1e-6
@@ -42,10 +43,10 @@ class ClassCells:
 def fit_classes(target: Target, cells: ClassCells) -> Target:
     """Fit factor and biases of each group of cells. (G, 1 + K)"""
     count = cells.scores.shape[1]
-    if count < 2 or len(cells.classes) < MIN_CELLS:
+    if count < 2 or len(cells.classes) < cells.copies * MIN_CELLS:
         return target
     filled = np.zeros((GROUPS, 1 + count))
-    for which, chosen in cells_of_groups(cells.groups):
+    for which, chosen in cells_of_groups(cells.groups, cells.copies * MIN_CELLS_OF_GROUP):
         filled[which] = _fit_group(cells, chosen)
     return replace(target, filled=filled.reshape(-1))
 

@@ -33,7 +33,7 @@ REFERENCE_LEVEL = 0.8
 """Level at which the lengths of intervals are compared."""
 BINS = 5
 """Bins of the completed value in a group."""
-MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 100, 500
+MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 20, 100
 """Fewest hidden cells of a column for its distribution, of a group, and for more than one bin."""
 
 
@@ -139,24 +139,24 @@ def shortest_intervals(table: Floats, inside: Floats, level: float) -> tuple[Flo
 
 
 def fit_quantiles(
-    completed: Floats, rounded: Floats, true: Floats, groups: Ints
+    completed: Floats, rounded: Floats, true: Floats, groups: Ints, copies: float = 1.0
 ) -> tuple[Floats, Floats, Floats]:
     """Fit the edges (G, BINS − 1), quantiles (G, BINS, levels) and `relative` (G,) of a column.
 
-    `rounded` are the completed values as they are decoded. A group with too few cells uses all
-    cells of the column.
+    `rounded` are the completed values as they are decoded. Each true cell is there `copies` times.
+    A group with too few cells uses all cells of the column.
     """
     edges = np.full((GROUPS, BINS - 1), np.inf)
     quantiles = np.full((GROUPS, BINS, len(LEVELS)), np.nan)
     relative = np.zeros(GROUPS)
     if len(true) < MIN_CELLS:
         return edges, quantiles, relative
-    for which, chosen in cells_of_groups(groups):
+    for which, chosen in cells_of_groups(groups, copies * MIN_CELLS_OF_GROUP):
         near, target = completed[chosen], true[chosen]
-        if len(target) >= MIN_CELLS_OF_BINS:
+        if len(target) >= copies * MIN_CELLS_OF_BINS:
             edges[which] = np.quantile(near, np.linspace(0, 1, BINS + 1)[1:-1])
         bins = (near[:, None] >= edges[which[0]]).sum(1)
-        tables = [_quantiles_by_bin(each, bins) for each in (target, target - near)]
+        tables = [_quantiles_by_bin(each, bins, copies) for each in (target, target - near)]
         lengths = []
         for table, offset in zip(tables, (0.0, near[:, None]), strict=True):
             shifted = np.clip(table[bins] + offset, 0, 1)
@@ -167,30 +167,35 @@ def fit_quantiles(
     return edges, quantiles, relative
 
 
-def cells_of_groups(groups: Ints) -> Iterator[tuple[Ints, Bools]]:
+def cells_of_groups(
+    groups: Ints, least: float = MIN_CELLS_OF_GROUP
+) -> Iterator[tuple[Ints, Bools]]:
     """Yield groups and their cells (n,): each group with enough cells, then the others with all."""
     counts = np.bincount(groups, minlength=GROUPS)
-    for group in np.flatnonzero(counts >= MIN_CELLS_OF_GROUP):
+    for group in np.flatnonzero(counts >= least):
         yield np.array([group]), groups == group
-    if len(few := np.flatnonzero(counts < MIN_CELLS_OF_GROUP)):
+    if len(few := np.flatnonzero(counts < least)):
         yield few, np.ones(len(groups), dtype=bool)
 
 
-def _quantiles_by_bin(values: Floats, bins: Ints) -> Floats:
+def _quantiles_by_bin(values: Floats, bins: Ints, copies: float) -> Floats:
     """Return the quantiles of each bin; of all values for a bin with few. (BINS, levels)"""
-    table = np.tile(conformal_quantiles(values), (BINS, 1))
+    table = np.tile(conformal_quantiles(values, copies), (BINS, 1))
     for number in range(BINS):
-        if (bins == number).sum() >= MIN_CELLS:
-            table[number] = conformal_quantiles(values[bins == number])
+        if (bins == number).sum() >= copies * MIN_CELLS:
+            table[number] = conformal_quantiles(values[bins == number], copies)
     return table
 
 
-def conformal_quantiles(values: Floats) -> Floats:
-    """Return the values at the ranks that the conformal bounds of a new value have. (levels,)"""
+def conformal_quantiles(values: Floats, copies: float = 1.0) -> Floats:
+    """Return the values at the ranks that the conformal bounds of a new value have. (levels,)
+
+    Each true cell is there `copies` times.
+    """
     ordered, count = np.sort(values), len(values)
-    ranks = LEVELS * (count + 1)
+    ranks = LEVELS * (count / copies + 1)
     below, above = np.floor(ranks + 1e-9), np.ceil(ranks - 1e-9)
-    places = np.where(LEVELS < 0.5, below, above).astype(int) - 1
+    places = np.round(copies * np.where(LEVELS < 0.5, below, above)).astype(int) - 1
     quantiles: Floats = ordered[places.clip(0, count - 1)]
     return quantiles
 

@@ -24,8 +24,8 @@ BLENDS = np.linspace(0, 1, 9)[:, None]
 """Weights of the mean against the median."""
 ROOT_WEIGHT = 2.0
 """Weight of the root mean square error against the mean absolute error."""
-PENALTY, TOLERANCE = 10.0, 1.01
-"""Weight of a mean absolute error beyond that of the median times the tolerance."""
+PENALTY = 10.0
+"""Weight of a mean absolute error beyond that of the median."""
 QUANTILES = np.linspace(0.05, 0.95, 11)
 """Levels of the differences of scores that stand for their distribution."""
 BETTER = 0.995
@@ -152,7 +152,7 @@ def _best_curve(cells: _Hidden, half: Bools, points: Floats) -> Floats:
     count = len(cells.true)
     losses = ROOT_WEIGHT * np.sqrt(np.asarray(squares) / count) + np.asarray(absolute) / count
     # A column must not be filled worse than by its median.
-    losses += PENALTY * np.maximum(np.asarray(absolute) - TOLERANCE * limit, 0) / count
+    losses += PENALTY * np.maximum(np.asarray(absolute) - limit, 0) / count
     which, blend = _first_best(losses) if losses.ndim else (0, 0)
     median, mean = cells.maps(points)[which]
     weight = float(BLENDS[blend, 0])

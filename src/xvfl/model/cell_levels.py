@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from xvfl.model.cell_distributions import (
     LEVELS,
     MIN_CELLS,
+    MIN_CELLS_OF_GROUP,
     CellDistributions,
     Floats,
     Ints,
@@ -25,6 +26,8 @@ from xvfl.model.cell_distributions import (
 from xvfl_serve.cell_model import GROUPS
 
 Bools = NDArray[np.bool_]
+LARGE_STEP, NEARLY = 0.1, 0.05
+"""Difference of the shares of neighbouring levels, and of a share that is nearly enough."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class NumberCells:
     groups: Ints
     half: Bools
     """(n,) one half of the rows; all copies of a row are in the same half."""
+    copies: float
+    """Number of cells for each different one."""
     rounded: Callable[[Floats], Floats]
     """Rounds encoded numbers as they are decoded."""
 
@@ -43,17 +48,33 @@ class NumberCells:
 def fit_levels(cells: NumberCells) -> Floats:
     """Return the nominal level of intervals that hold a share `LEVELS`. (G, levels)"""
     found = np.tile(LEVELS, (GROUPS, 1))
-    if min(cells.half.sum(), (~cells.half).sum()) < MIN_CELLS:
+    if min(cells.half.sum(), (~cells.half).sum()) < cells.copies * MIN_CELLS:
         return found
     inside = np.zeros((len(cells.true), len(LEVELS)))
     for asked in (cells.half, ~cells.half):
         inside[asked] = _inside(cells, asked)
-    steps = 1e-9 * np.arange(len(LEVELS))
-    for which, chosen in cells_of_groups(cells.groups):
-        shares = np.maximum.accumulate(inside[chosen].mean(0)) + steps
-        found[which] = np.interp(LEVELS, shares, LEVELS)
-        found[which, -1] = 1.0
+    for which, chosen in cells_of_groups(cells.groups, cells.copies * MIN_CELLS_OF_GROUP):
+        shares = np.maximum.accumulate(inside[chosen].mean(0))
+        found[which] = [nominal_level(shares, level) for level in LEVELS]
     return found
+
+
+def nominal_level(shares: Floats, level: float) -> float:
+    """Return the nominal level whose intervals hold a share `level`.
+
+    `shares` (levels,) are those of the nominal levels `LEVELS`. Between two levels with a large
+    step it is the upper one, unless the lower one holds nearly as much.
+    """
+    above = int(np.searchsorted(shares, level - 1e-9))
+    if level >= 1 or above >= len(LEVELS):
+        return 1.0
+    if above == 0:
+        return 0.0
+    lower, upper = shares[above - 1], shares[above]
+    part = (level - lower) / (upper - lower)
+    if upper - lower > LARGE_STEP:
+        part = float(lower < level - NEARLY)
+    return float(LEVELS[above - 1] + part * (LEVELS[above] - LEVELS[above - 1]))
 
 
 def _inside(cells: NumberCells, asked: Bools) -> Floats:
@@ -61,7 +82,7 @@ def _inside(cells: NumberCells, asked: Bools) -> Floats:
     near, true, groups = cells.completed, cells.true, cells.groups
     rest = ~asked
     edges, quantiles, relative = fit_quantiles(
-        near[rest], cells.rounded(near[rest]), true[rest], groups[rest]
+        near[rest], cells.rounded(near[rest]), true[rest], groups[rest], cells.copies
     )
     none = np.zeros((0, GROUPS))
     column = CellDistributions(edges[None], quantiles[None], relative[None], none, none[..., None])
