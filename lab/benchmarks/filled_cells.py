@@ -1,6 +1,6 @@
 """Compare filled cells with imputers on real tables, with cells hidden at random.
 
-    python lab/benchmarks/filled_cells.py bank physionet2012 "HI.csv:hhi=yes:" --json cells.json
+    python lab/benchmarks/filled_cells.py bank physionet2012 "HI.csv:hhi=yes:" --out cells.jsonl
 
 A table is a data set of `xvfl-lab data`, or FILE:LABEL:COLUMNS as in
 `xvfl_lab.datasets.csv_tables`. Two parties hold its columns. A share of the cells is hidden in all
@@ -11,13 +11,18 @@ Rivals see the party's own columns, one-hot: the median and mode, scikit-learn's
 (`imputer`), and the same with LightGBM (100 trees, 3 rounds, 20 nearest columns). `alone` is
 `complete` of one table, `peers` of both. `covered` is the share of cells in their 80 % intervals.
 PhysioNet 2012 has one column for each parameter, its mean.
+
+`--out` stores the scores of each finished step as a line of JSON: of the rivals or of xvfl, for a
+table, share and seed. A second call continues the file. After a change of xvfl, remove the lines of
+step `xvfl`.
 """
 
 import argparse
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +34,12 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer
 
 from xvfl import XVFLClassifier
+from xvfl.config import TableOptions
 from xvfl.data.codecs import CategoryCodec, HashedCodec
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.parse import mask_missing
 from xvfl.data.text import as_text
+from xvfl.model.filled_cells import Completion
 from xvfl_lab.datasets import find
 from xvfl_lab.datasets.csv_tables import read_csv_table
 from xvfl_lab.datasets.table_sets import Table
@@ -41,8 +48,13 @@ MIN_CELLS = 20
 """Fewest hidden cells of a column that is compared."""
 MAX_VALUES = 20
 """Values of a category that the rivals see and fill."""
+FIGURES = ("rmse", "mae", "correct", "covered")
 METHODS = ("median", "imputer", "imputer LightGBM", "alone", "peers")
 Frames = dict[str, pd.DataFrame]
+Score = dict[str, Any]
+"""Figures of a party, column and method."""
+Means = dict[str, dict[str, float]]
+"""Figures of a table, by method."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,7 @@ class Part:
 def read(name: str) -> Table:
     """Read a data set with its own columns, or a CSV file."""
     if ":" in name:
-        return read_csv_table(name, 3_000)
+        return read_csv_table(name)
     files = find(name)
     if files is None:
         raise SystemExit(f"{name}: not found; see `xvfl-lab data get {name}`")
@@ -77,19 +89,49 @@ def draw(table: Table, rows: NDArray[np.int64], share: float, rng: np.random.Gen
     return Part(true, hidden)
 
 
-def fit(table: Table, rows: NDArray[np.int64], train: Part, seed: int) -> XVFLClassifier:
+@dataclass(frozen=True)
+class Problem:
+    """Rows to learn from and rows to fill, with cells hidden by share and seed."""
+
+    table: Table
+    train_rows: NDArray[np.int64]
+    train: Part
+    test: Part
+    seed: int
+
+    @classmethod
+    def draw(cls, table: Table, share: float, seed: int, rows: int, test_rows: int) -> "Problem":
+        """Draw rows and hide cells."""
+        rng = np.random.default_rng([seed, round(100 * share)])
+        parts = (rng.permutation(np.flatnonzero(each)) for each in (~table.test, table.test))
+        train, test = (part[:count] for part, count in zip(parts, (rows, test_rows), strict=True))
+        drawn = draw(table, train, share, rng), draw(table, test, share, rng)
+        return cls(table, train, *drawn, seed)
+
+    def options(self, party: str) -> TableOptions:
+        """Return the options of a party's columns."""
+        own = tuple(c for c in self.table.options.categorical if c in self.train.true[party])
+        return replace(self.table.options, categorical=own)
+
+    def columns(self, party: str) -> "Columns":
+        """Return a party's columns as rivals see them; they serve to compare all methods."""
+        train = self.train.hidden[party]
+        return Columns.of(TableEncoder.fit(train, self.options(party), party), train)
+
+
+def fit(problem: Problem) -> XVFLClassifier:
     """Train one epoch: the model that fills cells does not depend on the nets."""
-    options = {
-        party: replace(
-            table.options, categorical=tuple(c for c in table.options.categorical if c in frame)
-        )
-        for party, frame in train.hidden.items()
-    }
-    y = pd.Series(table.y[rows], index=next(iter(train.hidden.values())).index)
+    tables = problem.train.hidden
+    y = pd.Series(problem.table.y[problem.train_rows], index=next(iter(tables.values())).index)
     model = XVFLClassifier(
-        table_options=options, random_state=seed, epochs=1, patience=0, verbose=False, device="cpu"
+        table_options={party: problem.options(party) for party in tables},
+        random_state=problem.seed,
+        epochs=1,
+        patience=0,
+        verbose=False,
+        device="cpu",
     )
-    return model.fit(train.hidden, y)
+    return model.fit(tables, y)
 
 
 @dataclass(frozen=True)
@@ -162,41 +204,61 @@ def fill(columns: Columns, train: pd.DataFrame, test: pd.DataFrame) -> dict[str,
 
 
 def compare(
-    columns: Columns, party: str, part: Part, filled: dict[str, Any], found: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """Score each column and method of a party on the hidden cells."""
+    columns: Columns, party: str, part: Part, filled: Mapping[str, NDArray[np.float64]]
+) -> list[Score]:
+    """Score each column and rival of a party on the hidden cells."""
+    scores = []
+    for name, place, at, true in hidden_cells(columns, party, part):
+        texts = columns.texts(part.true[party], name).to_numpy()[at]
+        for method, values in filled.items():
+            score: Score = {"party": party, "column": name, "method": method}
+            if name in columns.values:
+                own = np.array(columns.values[name])[values[at, place].argmax(1)]
+                scores.append(score | {"correct": float((own == texts).mean())})
+            else:
+                scores.append(score | errors(values[at, place.start], true, at))
+    return scores
+
+
+def compare_found(
+    columns: Columns, party: str, part: Part, found: Mapping[str, Completion]
+) -> list[Score]:
+    """Score each column of a party's completed tables on the hidden cells."""
+    scores = []
+    values = {method: columns.encode(each.table) for method, each in found.items()}
+    for name, place, at, true in hidden_cells(columns, party, part):
+        texts = columns.texts(part.true[party], name).to_numpy()[at]
+        for method, each in found.items():
+            score: Score = {"party": party, "column": name, "method": method}
+            if name in columns.values:
+                own = columns.texts(each.table, name).to_numpy()[at]
+                scores.append(score | {"correct": float((own == texts).mean())})
+            else:
+                score |= errors(values[method][at, place.start], true, at)
+                ids = part.true[party].index[at]
+                scores.append(score | covered(each.cells, name, ids, true[at]))
+    return scores
+
+
+def hidden_cells(
+    columns: Columns, party: str, part: Part
+) -> Iterator[tuple[str, slice, NDArray[np.int64], NDArray[np.float64]]]:
+    """Yield the columns with enough hidden cells: name, place, rows of these cells, all cells."""
     true = columns.encode(part.true[party])
-    for name, each in found.items():
-        filled[name] = columns.encode(each.table)
-    rows = []
     for name, place in columns.places():
         gaps = part.hidden[party][name].isna().to_numpy(dtype=bool)
         at = np.flatnonzero(gaps & ~np.isnan(true[:, place.start]))
-        if len(at) < MIN_CELLS:
-            continue
-        for method, values in filled.items():
-            score: dict[str, Any] = {"party": party, "column": name, "method": method}
-            if name in columns.values:
-                texts = columns.texts(part.true[party], name).to_numpy()[at]
-                if method in found:
-                    own = columns.texts(found[method].table, name).to_numpy()[at]
-                else:
-                    own = np.array(columns.values[name])[values[at, place].argmax(1)]
-                rows.append(score | {"correct": float((own == texts).mean())})
-                continue
-            deviation = max(float(np.nanstd(true[:, place])), 1e-12)
-            error = (values[at, place.start] - true[at, place.start]) / deviation
-            score |= {"rmse": float(np.sqrt((error**2).mean())), "mae": float(np.abs(error).mean())}
-            if method in found:
-                ids = part.true[party].index[at]
-                score |= covered(found[method].cells, name, ids, true[at, place.start])
-            rows.append(score)
-    return rows
+        if len(at) >= MIN_CELLS:
+            yield name, place, at, true[:, place.start]
 
 
-def covered(
-    cells: pd.DataFrame, column: str, ids: pd.Index, true: NDArray[np.float64]
-) -> dict[str, Any]:
+def errors(filled: NDArray[np.float64], true: NDArray[np.float64], at: NDArray[np.int64]) -> Score:
+    """Return RMSE and MAE, divided by the standard deviation; `true` are all cells."""
+    error = (filled - true[at]) / max(float(np.nanstd(true)), 1e-12)
+    return {"rmse": float(np.sqrt((error**2).mean())), "mae": float(np.abs(error).mean())}
+
+
+def covered(cells: pd.DataFrame, column: str, ids: pd.Index, true: NDArray[np.float64]) -> Score:
     """Count the cells of a column with an interval, and those whose interval holds the cell."""
     own = cells[cells["column"] == column].set_index("id").loc[ids, ["low", "high"]]
     low, high = (pd.to_numeric(own[each], errors="coerce").to_numpy(float) for each in own)
@@ -204,26 +266,73 @@ def covered(
     return {"intervals": int((~np.isnan(low)).sum()), "inside": int(inside.sum())}
 
 
-def run(table: Table, share: float, seed: int, train_rows: int, test_rows: int) -> pd.DataFrame:
-    """Hide cells, fit and fill by every method; return one row for each column and method."""
-    rng = np.random.default_rng([seed, round(100 * share)])
-    parts = (rng.permutation(np.flatnonzero(each)) for each in (~table.test, table.test))
-    train, test = (rows[:count] for rows, count in zip(parts, (train_rows, test_rows), strict=True))
-    learned, asked = draw(table, train, share, rng), draw(table, test, share, rng)
-    model = fit(table, train, learned, seed)
-    peers = model.complete_details(asked.hidden)
-    rows = []
-    for party, hidden in asked.hidden.items():
-        encoder = model.model_.encoders[party]
-        assert isinstance(encoder, TableEncoder)
-        columns = Columns.of(encoder, learned.hidden[party])
-        filled = fill(columns, learned.hidden[party], hidden)
+def run_rivals(problem: Problem) -> list[Score]:
+    """Fill the test rows of each party by each rival, from the party's own columns."""
+    scores = []
+    for party, hidden in problem.test.hidden.items():
+        columns = problem.columns(party)
+        filled = fill(columns, problem.train.hidden[party], hidden)
+        scores += compare(columns, party, problem.test, filled)
+    return scores
+
+
+def run_xvfl(problem: Problem) -> list[Score]:
+    """Fit xvfl, and fill the test rows of each party alone and with peers."""
+    model = fit(problem)
+    peers = model.complete_details(problem.test.hidden)
+    scores = []
+    for party, hidden in problem.test.hidden.items():
         alone = model.complete_details({party: hidden}, party)
-        rows += compare(columns, party, asked, filled, {"alone": alone, "peers": peers[party]})
-    return pd.DataFrame(rows).assign(share=share, seed=seed)
+        found = {"alone": alone, "peers": peers[party]}
+        scores += compare_found(problem.columns(party), party, problem.test, found)
+    return scores
 
 
-def summarize(scores: pd.DataFrame) -> dict[str, dict[str, float]]:
+STEPS: dict[str, Callable[[Problem], list[Score]]] = {"rivals": run_rivals, "xvfl": run_xvfl}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Scores of finished steps, in memory and in a file."""
+
+    path: Path | None
+    done: dict[str, list[Score]]
+
+    @classmethod
+    def read(cls, path: Path | None) -> "Results":
+        """Read the finished steps of a file."""
+        lines = path.read_text("utf-8").splitlines() if path and path.exists() else []
+        records = map(json.loads, lines)
+        return cls(path, {json.dumps(each["step"]): each["scores"] for each in records})
+
+    def run(self, step: list[Any], compute: Callable[[], list[Score]]) -> list[Score]:
+        """Return the scores of a step, and store them if they are new."""
+        key = json.dumps(step)
+        if key not in self.done:
+            self.done[key] = compute()
+            if self.path:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"step": step, "scores": self.done[key]}) + "\n")
+        return self.done[key]
+
+
+def run(results: Results, table: Table, share: float, chosen: argparse.Namespace) -> pd.DataFrame:
+    """Return the scores of all seeds: one row for each seed, column and method."""
+    parts = []
+    for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
+
+        def compute(name: str, seed: int = seed) -> list[Score]:
+            drawn = Problem.draw(table, share, seed, chosen.rows, chosen.test_rows)
+            return STEPS[name](drawn)
+
+        for name in chosen.steps:
+            step = [table.name, share, seed, chosen.rows, chosen.test_rows, name]
+            scores = results.run(step, partial(compute, name))
+            parts.append(pd.DataFrame(scores).assign(share=share, seed=seed))
+    return pd.concat(parts)
+
+
+def summarize(scores: pd.DataFrame) -> Means:
     """Average over columns and seeds, by method."""
     names = [each for each in ("rmse", "mae", "correct") if each in scores]
     means = scores.groupby("method")[names].mean().reindex(METHODS)
@@ -238,6 +347,8 @@ def worse_than_median(scores: pd.DataFrame) -> dict[str, float]:
     if "mae" not in scores:
         return {}
     means = scores.groupby(["party", "column", "method"])["mae"].mean().unstack().dropna()
+    if not {"alone", "median"} <= {*means}:
+        return {}
     ratio = means[["alone", "peers"]].max(axis=1) / means["median"]
     return {" ".join(map(str, key)): round(each, 3) for key, each in ratio[ratio > 1.02].items()}
 
@@ -250,31 +361,51 @@ def main() -> None:
     parser.add_argument("--test-rows", type=int, default=3_000, help="most test rows")
     parser.add_argument("--hidden", type=float, nargs="+", default=[0.2, 0.5])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--out", type=Path, help="store finished steps there, and continue it")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    results: dict[str, Any] = {}
+    results = Results.read(chosen.out)
     print("| table, hidden | figure |", " | ".join(METHODS), "|")
     print("|---|---|", "--:|" * len(METHODS), sep="")
+    found: list[Means] = []
+    worse: dict[str, dict[str, float]] = {}
     for name in chosen.tables:
         table = read(name)
         for share in chosen.hidden:
-            runs = [
-                run(table, share, seed, chosen.rows, chosen.test_rows)
-                for seed in range(chosen.seeds)
-            ]
-            scores = pd.concat(runs)
-            means, worse = summarize(scores), worse_than_median(scores)
-            key = f"{table.name}, {share:.0%}"
-            results[key] = {"seeds": chosen.seeds, "means": means, "worse than the median": worse}
-            for figure in ("rmse", "mae", "correct", "covered"):
-                cells = [f"{means[m][figure]:.3f}" if figure in means[m] else "" for m in METHODS]
-                if any(cells):
-                    print(f"| {key} | {figure} |", " | ".join(cells), "|", flush=True)
-            if worse:
-                print(f"<!-- worse than the median: {worse} -->", flush=True)
-            if chosen.json:
-                chosen.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            scores, key = run(results, table, share, chosen), f"{table.name}, {share:.0%}"
+            found.append(summarize(scores))
+            worse[key] = worse_than_median(scores)
+            show(key, found[-1])
+    for number, share in enumerate(chosen.hidden):
+        own = found[number :: len(chosen.hidden)]
+        show(f"mean of {len(own)} tables, {share:.0%}", mean_of(own))
+    print("\nMAE divided by that of the median, where above 1.02:")
+    for key, columns in worse.items():
+        print(f"- {key}:", ", ".join(f"{c} {ratio}" for c, ratio in columns.items()) or "none")
+
+
+def mean_of(found: list[Means]) -> Means:
+    """Average figures over tables; a table without categories has no share of correct ones."""
+    return {
+        method: {
+            figure: float(
+                np.mean([each[method][figure] for each in found if figure in each[method]])
+            )
+            for figure in FIGURES
+            if any(figure in each[method] for each in found)
+        }
+        for method in METHODS
+    }
+
+
+def show(key: str, means: Means) -> None:
+    """Print the means of a table and a share."""
+    for figure in FIGURES:
+        cells = [f"{means[m][figure]:.3f}" if figure in means[m] else "" for m in METHODS]
+        if any(cells):
+            print(f"| {key} | {figure} |", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ GROUPS = 6
 """Groups of cells, by the share of the variance of their score that is not predicted."""
 MAX_FACTORS, MAX_PRODUCTS, MAX_DEPTH = 64, 2**25, 64
 """Limits of a model that is read: factors, products of loadings in memory, depth of trees."""
-GROUP_ENDS = (0.15, 0.35, 0.55, 0.75, 0.92)
+DECIMALS = 3
+"""Digits of the scores that the factor model predicts."""
+GROUP_ENDS = (0.06, 0.2, 0.45, 0.7, 0.9)
 CHUNK = 4_000_000
 """Numbers of a temporary array; bounds the rows that are predicted at once."""
 
@@ -99,7 +101,8 @@ class Target:
     scores: Floats
     """Of a number: the knots of the map from predicted scores to encoded values…"""
     filled: Floats
-    """(GROUPS · knots,) …and the encoded values there, by group. Empty for categories."""
+    """(GROUPS · knots,) …and the encoded values there, by group. Of a category, by group: the
+    factor of the log-probabilities and a bias of each class (GROUPS · (1 + K),), or nothing."""
     codes: Ints
     """Of a hashed feature: the code of each class; the class after them has all other values."""
     words: Ints
@@ -126,10 +129,14 @@ class Target:
         raw = np.concatenate([np.zeros_like(found), found], 1) if binary else found
         if not len(self.trees.roots):
             raw = factors[:, self.columns]
-        logits = raw + self.baseline
-        logits -= logits.max(1, keepdims=True)
-        result: Floats = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-        return result
+        return log_softmax(raw + self.baseline)
+
+    def calibrate(self, scores: Floats, groups: Ints) -> Floats:
+        """Return calibrated log-probabilities of classes (n, K); scores of numbers as they are."""
+        if not self.categorical or not len(self.filled):
+            return scores
+        own = self.filled.reshape(GROUPS, -1)[groups]
+        return log_softmax(scores * own[:, :1] + own[:, 1:])
 
     def fill(self, cells: "Predicted") -> Floats:
         """Return the encoded values of predicted cells of a number. (n,)"""
@@ -138,6 +145,13 @@ class Target:
             own = cells.groups == group
             result[own] = np.interp(cells.scores[own, 0], self.scores, filled)
         return result
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Return log-probabilities. (n, K)"""
+    logits = logits - logits.max(1, keepdims=True)
+    result: Floats = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    return result
 
 
 @dataclass(frozen=True)
@@ -225,7 +239,8 @@ class CellModel:
             leverage = np.einsum("nrp,pr->np", projected, W) / D
             # An observed score is predicted from the others: its own share is removed.
             left = np.maximum(1 - leverage, 1e-6)
-            result[part] = np.where(seen, x - (x - predicted) / left, predicted)
+            # Trees must not find an observed score in the rounding errors of its prediction.
+            result[part] = np.where(seen, x - (x - predicted) / left, predicted).round(DECIMALS)
             remaining[part] = D * np.where(seen, 1 / left, 1 + leverage)
         return result, remaining / (D + (W**2).sum(1))
 
@@ -242,7 +257,8 @@ class CellModel:
         found = {}
         for feature, target in self.of_party(party).items():
             groups = np.digitize(remaining[:, target.columns].mean(1), GROUP_ENDS)
-            found[feature] = Predicted(target.predict(scores, observed, factors), groups)
+            predicted = target.predict(scores, observed, factors)
+            found[feature] = Predicted(target.calibrate(predicted, groups), groups)
         return found
 
     def complete(
@@ -387,9 +403,8 @@ def _check_target(target: Target, count: int) -> None:
     _require(len(target.columns) > 0 and outputs > 0, "columns")
     binary = target.categorical and outputs == 2
     _require(len(trees.roots) % (1 if binary else outputs) == 0, "trees")
-    _require(
-        len(target.filled) == (0 if target.categorical else GROUPS * len(target.scores)), "map"
-    )
+    sizes = (0, GROUPS * (1 + outputs)) if target.categorical else (GROUPS * len(target.scores),)
+    _require(len(target.filled) in sizes, "map")
 
 
 def _require(valid: bool, what: str) -> None:

@@ -111,6 +111,16 @@ def test_factors_predict_the_conditional_mean(filler: CellFiller) -> None:
             )
 
 
+def test_no_prediction_depends_on_its_own_observed_score(filler: CellFiller) -> None:
+    """With nothing else observed, all predictions are equal, to the last digit."""
+    scores = np.random.default_rng(3).normal(size=(200, len(filler.model.party)))
+    for column in range(scores.shape[1]):
+        seen = np.zeros(scores.shape, dtype=bool)
+        seen[:, column] = True
+        found, _ = filler.model.factor_predictions(scores.astype(np.float32), seen)
+        assert not found[:, column].any()
+
+
 def test_trees_equal_those_of_scikit_learn() -> None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -174,6 +184,7 @@ HOSTILE: dict[str, Callable[[Arrays], object]] = {
     "input": lambda a: a["tree.feature"].__setitem__(0, 10_000),
     "node": lambda a: a["tree.left"].__setitem__(0, -2),
     "score": lambda a: a["target.near"].__setitem__(0, 10_000),
+    "class factors": lambda a: a.update({"target.filled": a["target.filled"][:-1]}),
     "noise": lambda a: a["noise"].__setitem__(0, 0.0),
     "factors": lambda a: a.update(loadings=np.zeros((len(a["party"]), 3000))),
     "sizes": lambda a: a.update(place=a["place"][:-1]),

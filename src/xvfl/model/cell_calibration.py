@@ -4,13 +4,14 @@ Shapes: N rows, n copies of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xvfl.data.codecs import CategoryCodec, HashedCodec, NumberCodec
+from xvfl.data.codecs import CategoryCodec, Codec, HashedCodec, NumberCodec
 from xvfl.data.encoder import TableEncoder
+from xvfl.model.cell_classes import ClassCells, fit_classes
 from xvfl.model.cell_distributions import (
     BINS,
     LEVELS,
@@ -18,7 +19,9 @@ from xvfl.model.cell_distributions import (
     fit_quantiles,
     fit_scores,
 )
-from xvfl.model.cell_fit import Cells, Tables, fit_fills
+from xvfl.model.cell_fills import FillCells, fit_fill
+from xvfl.model.cell_fit import Cells, Tables
+from xvfl.model.cell_levels import NumberCells, fit_levels
 from xvfl.model.filled_cells import option_scores
 from xvfl_serve.cell_model import GROUPS, CellModel, Predicted, Target
 
@@ -29,10 +32,40 @@ ROWS, MAX_REPEATS = 2000, 5
 """Number of rows whose cells are hidden; fewer rows are used several times."""
 MAX_HASHED_CELLS = 500
 """Most hidden cells of a hashed column; each is compared with the whole vocabulary."""
-HIDDEN = ("everywhere", "alone", "absent")
-"""Hide some cells of all parties, also all those of others, or all of the party's own."""
-HIDDEN_SHARE = 2 / 3
-"""Share of the copies of a cell that are hidden."""
+KINDS = (("few",), ("alone",), ("few", "alone", "many", "absent"))
+"""Rows of each copy, in turn: hide few cells of all parties, also all those of others, many of all
+parties, or all of the party's own."""
+FEW = 0.5
+"""Largest share of the cells of a row where few are hidden."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Cells of one column in copies of the rows, as predicted without them."""
+
+    codec: Codec
+    rows: Cells
+    """The cells as they are."""
+    predicted: Predicted
+    half: NDArray[np.bool_]
+    """One half of the rows."""
+    copies: float
+    """Number of cells for each different one."""
+
+    def numbers(self, model: CellModel, target: Target) -> Floats:
+        """Return the encoded values of a number. (n,)"""
+        return self.rows.values[:, model.place[target.columns[0]]].astype(np.float64)
+
+    def classes(self, model: CellModel, target: Target) -> Ints:
+        """Return the classes of a category. (n,)"""
+        place, count = int(model.place[target.columns[0]]), len(target.columns)
+        if not isinstance(self.codec, HashedCodec):
+            found: Ints = self.rows.values[:, place : place + count].argmax(1)
+            return found
+        same = self.rows.codes[:, place][:, None] == target.codes
+        return np.where(same.any(1), same.argmax(1), len(target.codes))
+
+
 Key = tuple[int, int]
 
 
@@ -40,84 +73,93 @@ def calibrate_cells(
     model: CellModel, encoders: Encoders, tables: Tables, seed: int
 ) -> tuple[CellModel, dict[int, CellDistributions]]:
     """Fit how cells are filled, and the distributions of filled cells by party."""
-    rng = np.random.default_rng(seed)
+    hidden = _predict_hidden(model, encoders, tables, np.random.default_rng(seed))
+    targets = [_fit_target(model, each, hidden[each.party, each.feature]) for each in model.targets]
+    model = replace(model, targets=tuple(targets))
+    for target in targets:
+        key = target.party, target.feature
+        raw = hidden[key].predicted
+        scores = target.calibrate(raw.scores, raw.groups)
+        hidden[key] = replace(hidden[key], predicted=Predicted(scores, raw.groups))
+    return model, {
+        party: _fit_party(model, each, party, hidden) for party, each in encoders.items()
+    }
+
+
+def _predict_hidden(
+    model: CellModel, encoders: Encoders, tables: Tables, rng: np.random.Generator
+) -> dict[Key, Hidden]:
+    """Hide cells of some rows at random and predict them, by party and feature."""
     rows = len(next(iter(tables.values())).values)
     chosen = rng.permutation(rows)[:ROWS]
     repeats = min(max(ROWS // max(len(chosen), 1), 1), MAX_REPEATS)
-    at = np.tile(chosen, repeats * len(HIDDEN))
-    kinds = np.repeat(HIDDEN, repeats * len(chosen))
+    at = np.tile(chosen, repeats * len(KINDS))
+    each_row = np.arange(repeats * len(chosen))
+    kinds = np.concatenate([np.array(each)[each_row % len(each)] for each in KINDS])
     whole = {party: table.take(at) for party, table in tables.items()}
-    predicted: dict[Key, Predicted] = {}
-    cells: dict[Key, Ints] = {}
+    result: dict[Key, Hidden] = {}
     for party, table in whole.items():
         masked = _hide(whole, party, kinds, rng)
-        hidden = table.observed & ~masked[party].observed
+        gaps = table.observed & ~masked[party].observed
         for feature, found in model.predict(masked, len(at), party).items():
-            cells[party, feature] = np.flatnonzero(hidden[:, feature])
-            predicted[party, feature] = found.take(cells[party, feature])
-    true = {
-        (each.party, each.feature): _true(
-            model, each, whole[each.party].take(cells[each.party, each.feature])
-        )
-        for each in model.targets
-    }
-    model = fit_fills(model, encoders, predicted, true, HIDDEN_SHARE * repeats * len(HIDDEN))
-    distributions = {
-        party: _fit_party(model, encoder, party, whole[party], predicted, cells)
-        for party, encoder in encoders.items()
-    }
-    return model, distributions
+            codec = encoders[party].codecs[feature]
+            # A number is predicted without its own score: it need not be hidden.
+            asked = table.observed if isinstance(codec, NumberCodec) else gaps
+            cells = np.flatnonzero(asked[:, feature])
+            different = len(np.unique(cells % max(len(chosen), 1)))
+            result[party, feature] = Hidden(
+                codec,
+                table.take(cells),
+                found.take(cells),
+                cells % max(len(chosen), 1) % 2 == 0,
+                len(cells) / max(different, 1),
+            )
+    return result
 
 
 def _hide(
     tables: Tables, party: int, kinds: NDArray[np.str_], rng: np.random.Generator
 ) -> dict[int, Cells]:
     """Hide cells of each party; `kinds` (n,) tells which."""
+    most = np.where(kinds == "many", 1.0, FEW)[:, None]
     result = {}
     for other, table in tables.items():
         shape = table.observed.shape
-        hidden = rng.random(shape) < rng.random((shape[0], 1))
+        hidden = rng.random(shape) < most * rng.random((shape[0], 1))
         hidden |= (kinds == ("absent" if other == party else "alone"))[:, None]
         result[other] = replace(table, observed=table.observed & ~hidden)
     return result
 
 
-def _true(model: CellModel, target: Target, table: Cells) -> Floats:
-    """Return the encoded values of a number; not used for categories. (n,)"""
+def _fit_target(model: CellModel, target: Target, hidden: Hidden) -> Target:
+    """Fit how the cells of a feature are filled."""
+    found = hidden.predicted
     if target.categorical:
-        return np.zeros(0)
-    return table.values[:, model.place[target.columns[0]]].astype(np.float64)
+        known = len(target.codes) if isinstance(hidden.codec, HashedCodec) else len(target.columns)
+        classes = hidden.classes(model, target)
+        cells = ClassCells(found.scores, found.groups, classes, hidden.half, hidden.copies, known)
+        return fit_classes(target, cells)
+    if not len(found.groups) or not np.ptp(target.scores):
+        return target
+    numbers = hidden.numbers(model, target)
+    return fit_fill(target, hidden.codec, FillCells(found, numbers, hidden.half, hidden.copies))
 
 
 def _fit_party(
-    model: CellModel,
-    encoder: TableEncoder,
-    party: int,
-    table: Cells,
-    predicted: Mapping[Key, Predicted],
-    cells: Mapping[Key, Ints],
+    model: CellModel, encoder: TableEncoder, party: int, hidden: Mapping[Key, Hidden]
 ) -> CellDistributions:
     targets, numeric, categorical = model.of_party(party), [], []
     width = max((len(c.values) for c in encoder.codecs if isinstance(c, CategoryCodec)), default=0)
     for feature, codec in enumerate(encoder.codecs):
-        key, target = (party, feature), targets[feature]
-        found, rows = predicted[key], table.take(cells[key])
-        place = int(model.place[target.columns[0]])
+        own, target = hidden[party, feature], targets[feature]
         if isinstance(codec, HashedCodec):
-            count = len(found.groups)
-            some = np.arange(count)[:: max(count // MAX_HASHED_CELLS, 1)]
-            option = codec.options_of(rows.codes[some, place])
-            some, option = some[option >= 0], option[option >= 0]
-            scores = option_scores(codec, target, found.scores[some])
-            categorical.append(fit_scores(scores, option, found.groups[some], width))
+            categorical.append(_fit_words(model, target, own, width))
         elif isinstance(codec, CategoryCodec):
-            option = rows.values[:, place : place + len(codec.values)].argmax(1)
-            categorical.append(fit_scores(found.scores, option, found.groups, width))
+            # Their probabilities are calibrated in the model.
+            categorical.append((np.ones(GROUPS), np.zeros((GROUPS, width))))
         else:
-            near = target.fill(found)
-            rounded = codec.rounded(near) if isinstance(codec, NumberCodec) else near
-            numeric.append(fit_quantiles(near, rounded, _true(model, target, rows), found.groups))
-    edges, quantiles, relative = zip(*numeric, strict=True) if numeric else ((), (), ())
+            numeric.append(_fit_number(model, target, own))
+    edges, quantiles, relative, levels = zip(*numeric, strict=True) if numeric else ((),) * 4
     factors, biases = zip(*categorical, strict=True) if categorical else ((), ())
     return CellDistributions(
         np.reshape(edges, (-1, GROUPS, BINS - 1)),
@@ -125,4 +167,32 @@ def _fit_party(
         np.reshape(relative, (-1, GROUPS)),
         np.reshape(factors, (-1, GROUPS)),
         np.reshape(biases, (len(biases), GROUPS, width)),
+        np.reshape(levels, (-1, GROUPS, len(LEVELS))),
     )
+
+
+def _fit_words(
+    model: CellModel, target: Target, hidden: Hidden, width: int
+) -> tuple[Floats, Floats]:
+    """Fit the factors and biases of a hashed column on some cells."""
+    codec, found = hidden.codec, hidden.predicted
+    assert isinstance(codec, HashedCodec)
+    some = np.arange(len(found.groups))[:: max(len(found.groups) // MAX_HASHED_CELLS, 1)]
+    option = codec.options_of(hidden.rows.codes[some, model.place[target.columns[0]]])
+    some, option = some[option >= 0], option[option >= 0]
+    scores = option_scores(codec, target, found.scores[some])
+    return fit_scores(scores, option, found.groups[some], width)
+
+
+def _fit_number(
+    model: CellModel, target: Target, hidden: Hidden
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Fit edges, quantiles, `relative` and levels of a number."""
+    codec, groups = hidden.codec, hidden.predicted.groups
+
+    def rounded(encoded: Floats) -> Floats:
+        return codec.rounded(encoded) if isinstance(codec, NumberCodec) else encoded
+
+    near, true = target.fill(hidden.predicted), hidden.numbers(model, target)
+    levels = fit_levels(NumberCells(near, true, groups, hidden.half, hidden.copies, rounded))
+    return *fit_quantiles(near, rounded(near), true, groups, hidden.copies), levels

@@ -12,7 +12,7 @@ Shapes: n cells, N rows, G groups of cells, m numeric columns, c categorical col
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ REFERENCE_LEVEL = 0.8
 """Level at which the lengths of intervals are compared."""
 BINS = 5
 """Bins of the completed value in a group."""
-MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 100, 500
+MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 20, 100
 """Fewest hidden cells of a column for its distribution, of a group, and for more than one bin."""
 
 
@@ -51,6 +51,8 @@ class CellDistributions:
     """(c, G) factor of the scores before the softmax: the inverse temperature."""
     biases: Floats
     """(c, G, V) added to the scaled scores; 0 for the values of hashed columns."""
+    levels: Floats = field(default_factory=lambda: np.zeros((0, GROUPS, len(LEVELS))))
+    """(m, G, levels) nominal level of intervals that hold a share `LEVELS`; none: the same."""
 
     def interval(
         self, column: int, groups: Ints, completed: Floats, rounded: Floats, level: float
@@ -60,13 +62,20 @@ class CellDistributions:
         Of the intervals between two quantiles that contain the completed value, rounded as it is
         decoded, the shortest.
         """
-        return shortest_intervals(self._quantiles_of(column, groups, completed), rounded, level)
+        table = self.quantiles_of(column, groups, completed)
+        low, high = np.empty(len(table)), np.empty(len(table))
+        for group in np.unique(groups):
+            own, nominal = groups == group, level
+            if len(self.levels):
+                nominal = float(np.interp(level, LEVELS, self.levels[column, group]))
+            low[own], high[own] = shortest_intervals(table[own], rounded[own], nominal)
+        return low, high
 
     def draw(
         self, column: int, groups: Ints, completed: Floats, rng: np.random.Generator
     ) -> Floats:
         """Draw a number for each cell. (n,)"""
-        table = self._quantiles_of(column, groups, completed)
+        table = self.quantiles_of(column, groups, completed)
         drawn = _interpolate(table, rng.random(len(table)))
         return np.where(np.isnan(drawn), completed, drawn)
 
@@ -79,7 +88,8 @@ class CellDistributions:
         proba: Floats = exponents / exponents.sum(1, keepdims=True)
         return proba
 
-    def _quantiles_of(self, column: int, groups: Ints, completed: Floats) -> Floats:
+    def quantiles_of(self, column: int, groups: Ints, completed: Floats) -> Floats:
+        """Return the quantiles of the true value of each cell. (n, levels)"""
         bins = (completed[:, None] >= self.edges[column, groups]).sum(1)
         offset = self.relative[column, groups] * completed
         table: Floats = np.clip(self.quantiles[column, groups, bins] + offset[:, None], 0, 1)
@@ -99,9 +109,15 @@ def distributions_from_tensors(
     tensors: Mapping[str, Tensor], parties: Iterable[str]
 ) -> dict[str, CellDistributions]:
     """Build the distributions of parties from the tensors of `distributions_to_tensors`."""
-    names = [field.name for field in fields(CellDistributions)]
+    names = [each.name for each in fields(CellDistributions)]
     return {
-        party: CellDistributions(*(tensors[f"{party}/{name}"].double().numpy() for name in names))
+        party: CellDistributions(
+            **{
+                name: tensors[f"{party}/{name}"].double().numpy()
+                for name in names
+                if f"{party}/{name}" in tensors
+            }
+        )
         for party in parties
     }
 
@@ -123,24 +139,24 @@ def shortest_intervals(table: Floats, inside: Floats, level: float) -> tuple[Flo
 
 
 def fit_quantiles(
-    completed: Floats, rounded: Floats, true: Floats, groups: Ints
+    completed: Floats, rounded: Floats, true: Floats, groups: Ints, copies: float = 1.0
 ) -> tuple[Floats, Floats, Floats]:
     """Fit the edges (G, BINS − 1), quantiles (G, BINS, levels) and `relative` (G,) of a column.
 
-    `rounded` are the completed values as they are decoded. A group with too few cells uses all
-    cells of the column.
+    `rounded` are the completed values as they are decoded. Each true cell is there `copies` times.
+    A group with too few cells uses all cells of the column.
     """
     edges = np.full((GROUPS, BINS - 1), np.inf)
     quantiles = np.full((GROUPS, BINS, len(LEVELS)), np.nan)
     relative = np.zeros(GROUPS)
     if len(true) < MIN_CELLS:
         return edges, quantiles, relative
-    for which, chosen in _cells_of_groups(groups):
+    for which, chosen in cells_of_groups(groups, copies * MIN_CELLS_OF_GROUP):
         near, target = completed[chosen], true[chosen]
-        if len(target) >= MIN_CELLS_OF_BINS:
+        if len(target) >= copies * MIN_CELLS_OF_BINS:
             edges[which] = np.quantile(near, np.linspace(0, 1, BINS + 1)[1:-1])
         bins = (near[:, None] >= edges[which[0]]).sum(1)
-        tables = [_quantiles_by_bin(each, bins) for each in (target, target - near)]
+        tables = [_quantiles_by_bin(each, bins, copies) for each in (target, target - near)]
         lengths = []
         for table, offset in zip(tables, (0.0, near[:, None]), strict=True):
             shifted = np.clip(table[bins] + offset, 0, 1)
@@ -151,30 +167,35 @@ def fit_quantiles(
     return edges, quantiles, relative
 
 
-def _cells_of_groups(groups: Ints) -> Iterator[tuple[Ints, Bools]]:
+def cells_of_groups(
+    groups: Ints, least: float = MIN_CELLS_OF_GROUP
+) -> Iterator[tuple[Ints, Bools]]:
     """Yield groups and their cells (n,): each group with enough cells, then the others with all."""
     counts = np.bincount(groups, minlength=GROUPS)
-    for group in np.flatnonzero(counts >= MIN_CELLS_OF_GROUP):
+    for group in np.flatnonzero(counts >= least):
         yield np.array([group]), groups == group
-    if len(few := np.flatnonzero(counts < MIN_CELLS_OF_GROUP)):
+    if len(few := np.flatnonzero(counts < least)):
         yield few, np.ones(len(groups), dtype=bool)
 
 
-def _quantiles_by_bin(values: Floats, bins: Ints) -> Floats:
+def _quantiles_by_bin(values: Floats, bins: Ints, copies: float) -> Floats:
     """Return the quantiles of each bin; of all values for a bin with few. (BINS, levels)"""
-    table = np.tile(conformal_quantiles(values), (BINS, 1))
+    table = np.tile(conformal_quantiles(values, copies), (BINS, 1))
     for number in range(BINS):
-        if (bins == number).sum() >= MIN_CELLS:
-            table[number] = conformal_quantiles(values[bins == number])
+        if (bins == number).sum() >= copies * MIN_CELLS:
+            table[number] = conformal_quantiles(values[bins == number], copies)
     return table
 
 
-def conformal_quantiles(values: Floats) -> Floats:
-    """Return the values at the ranks that the conformal bounds of a new value have. (levels,)"""
+def conformal_quantiles(values: Floats, copies: float = 1.0) -> Floats:
+    """Return the values at the ranks that the conformal bounds of a new value have. (levels,)
+
+    Each true cell is there `copies` times.
+    """
     ordered, count = np.sort(values), len(values)
-    ranks = LEVELS * (count + 1)
+    ranks = LEVELS * (count / copies + 1)
     below, above = np.floor(ranks + 1e-9), np.ceil(ranks - 1e-9)
-    places = np.where(LEVELS < 0.5, below, above).astype(int) - 1
+    places = np.round(copies * np.where(LEVELS < 0.5, below, above)).astype(int) - 1
     quantiles: Floats = ordered[places.clip(0, count - 1)]
     return quantiles
 
@@ -188,7 +209,7 @@ def fit_scores(scores: Floats, option: Ints, groups: Ints, width: int) -> tuple[
     factors, biases = np.ones(GROUPS), np.zeros((GROUPS, width))
     if len(option) < MIN_CELLS:
         return factors, biases
-    for which, chosen in _cells_of_groups(groups):
+    for which, chosen in cells_of_groups(groups):
         logits, y = torch.from_numpy(scores[chosen]).double(), torch.from_numpy(option[chosen])
         task = Classification(range(logits.shape[1]))
         weight = torch.ones(1, len(y), dtype=torch.float64)

@@ -3,7 +3,7 @@
 Shapes: n rows, p scores, K classes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from xvfl.data.codecs import CategoryCodec, Codec, HashedCodec
 from xvfl.data.encoder import TableEncoder
-from xvfl_serve.cell_model import GROUPS, CellModel, Floats, Ints, Predicted, Target, Trees
+from xvfl_serve.cell_model import GROUPS, CellModel, Floats, Ints, Target, Trees
 
 Bools = NDArray[np.bool_]
 ROWS, MAX_COPIES = 8000, 4
@@ -41,18 +41,6 @@ CLASS_ROWS = 200
 """Fewest rows of a hashed feature with the cell for trees, by class."""
 MIN_ROWS = 60
 """Fewest rows with the cell for trees."""
-MIN_FILL_CELLS, MAX_FILL_BINS = 40, 20
-"""Fewest cells of a bin, and most bins, of the map from predicted scores to values."""
-BLENDS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Weights of the mean against the median in the value of a cell."""
-PENALTY = 10.0
-"""Weight of a mean absolute error beyond that of the median."""
-QUANTILES = np.linspace(0.05, 0.95, 11)
-"""Levels of the differences of scores that stand for their distribution."""
-BETTER = 0.985
-"""Relative error below which another map replaces a simpler one."""
-SHRINKS = (1.0, 0.67, 0.33, 0.0)
-"""Factors of the predicted score; with 0 all cells have one value."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +61,7 @@ Tables = Mapping[int, Cells]
 
 
 def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -> CellModel:
-    """Fit the factor model and the trees of all parties' features; `fit_fills` comes after."""
+    """Fit the factor model and the trees of all parties' features, without `calibrate_cells`."""
     rng = np.random.default_rng(seed)
     rows = len(next(iter(tables.values())).values)
     sampled = rng.permutation(rows)[:ROWS]
@@ -328,86 +316,3 @@ def copy_trees(booster: Any, offset: Floats) -> Trees:
         value.astype(np.float32),
         int(flat["depth"].max()),
     )
-
-
-def fit_fills(
-    model: CellModel,
-    encoders: Mapping[int, TableEncoder],
-    predicted: Mapping[tuple[int, int], Predicted],
-    true: Mapping[tuple[int, int], Floats],
-    copies: float,
-) -> CellModel:
-    """Choose the values of numbers, by party and feature, from predicted and true hidden cells.
-
-    Each cell is there in `copies` copies, predicted from other cells.
-
-    In bins of the predicted score the value is the mean, the median or between, whichever has the
-    smallest sum of root mean square and mean absolute error.
-    """
-    targets = []
-    for target in model.targets:
-        key = target.party, target.feature
-        if not target.categorical and len(true[key]) and np.ptp(target.scores):
-            codec = encoders[target.party].codecs[target.feature]
-            target = _fit_fill(target, codec, predicted[key], true[key], copies * MIN_FILL_CELLS)
-        targets.append(target)
-    return replace(model, targets=tuple(targets))
-
-
-def _fit_fill(
-    target: Target, codec: Any, predicted: Predicted, encoded: Floats, least: float
-) -> Target:
-    """Fit the map of each group with bins of `least` cells; small groups have that of all."""
-    knots = target.filled.reshape(GROUPS, -1)[0]
-    scores, true = predicted.scores[:, 0], codec.scale.invert(encoded)
-    parts = [np.flatnonzero(predicted.groups == group) for group in range(GROUPS)]
-    every = np.arange(len(true))
-    parts = [each if 2 * len(each) >= least else every for each in parts]
-    bins = [_bins(scores, each, least) for each in parts]
-    points = np.unique(np.concatenate([target.scores, *(at for at, _ in bins)]))
-
-    true_scores = np.interp(encoded, knots, target.scores)
-
-    def values(of: Floats) -> Floats:
-        result: Floats = codec.scale.invert(np.interp(of, target.scores, knots))
-        return result
-
-    curves: list[Floats] = []
-    for cells, (at, members) in zip(parts, bins, strict=True):
-        # Pairs of median and mean, at the cells and at the points.
-        maps = []
-        for factor in SHRINKS:
-            rest = true_scores - factor * scores
-            shifts = np.array([np.quantile(rest[each], QUANTILES) for each in members])
-            maps.append([_spread(values, factor, each, at, shifts) for each in (scores, points)])
-        in_bins = [np.array([f(true[each]) for each in members]) for f in (np.median, np.mean)]
-        maps.append([[np.interp(x, at, each) for each in in_bins] for x in (scores, points)])
-        limit = np.abs(true[cells] - np.median(true[cells])).mean()
-        best, curve = np.inf, np.zeros_like(points)
-        for (median, mean), shown in maps:
-            for blend in BLENDS:
-                error = (blend * mean + (1 - blend) * median - true)[cells]
-                absolute = np.abs(error).mean()
-                loss = float(np.sqrt((error**2).mean()) + absolute)
-                # A column must not be filled worse than by its median.
-                loss += PENALTY * max(float(absolute - limit), 0.0)
-                if loss < BETTER * best:
-                    best, curve = loss, blend * shown[1] + (1 - blend) * shown[0]
-        curves.append(codec.scale.apply(curve))
-    return replace(target, scores=points, filled=np.concatenate(curves))
-
-
-def _spread(
-    values: Callable[[Floats], Floats], factor: float, scores: Floats, at: Floats, shifts: Floats
-) -> list[Floats]:
-    """Return the median and the mean of the values of scores that vary as in the bins."""
-    varied = [values(factor * scores + np.interp(scores, at, each)) for each in shifts.T]
-    return [varied[len(varied) // 2], np.mean(varied, 0)]
-
-
-def _bins(scores: Floats, cells: Ints, least: float) -> tuple[Floats, list[Ints]]:
-    """Split cells into bins of their predicted scores; return the mean scores, and the cells."""
-    order = cells[np.argsort(scores[cells], kind="stable")]
-    count = int(np.clip(len(order) // least, 1, MAX_FILL_BINS))
-    members = np.array_split(order, count)
-    return np.array([scores[each].mean() for each in members]), members
