@@ -17,7 +17,7 @@ from xvfl.data.encoder import TableEncoder
 from xvfl_serve.cell_model import GROUPS, CellModel, Floats, Ints, Target, Trees
 
 Bools = NDArray[np.bool_]
-ROWS, MAX_COPIES = 8000, 4
+ROWS, MAX_COPIES = 4000, 4
 """Rows that train; fewer are used several times, with other cells hidden."""
 MAX_HIDDEN = 0.7
 """Largest share of the cells of a row that are hidden, beside those of other parties."""
