@@ -366,7 +366,8 @@ def test_D6_a_full_rows_gap_is_never_a_target(layout: Layout) -> None:
         objectives.append(objective.detach())
         worker = federation.workers[0]
         made = torch.rand(2, *worker._x.shape[1:], dtype=torch.float64, requires_grad=True)
-        loss = worker._reconstruction_loss(made, worker._observed, 1)
+        known = worker._observed
+        loss = worker._reconstruction_loss(made, worker._x.detach(), known, known)
         (gradient,) = torch.autograd.grad(loss, made)
         there = worker.net.spread(worker._observed).expand_as(made)
         assert torch.equal(gradient != 0, there)

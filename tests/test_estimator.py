@@ -197,19 +197,19 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     def epochs(rows: int, **given: int) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.epochs
 
-    assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000, 32_000)] == [60, 54, 18, 16, 16]
+    assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000, 32_000)] == [60, 60, 35, 16, 16]
     assert epochs(1_000, epochs=7) == 7
     assert resolved(rows=1_000).train.epochs == 60
     protected = resolved(privacy=PrivacyConfig("no_gradients"), rows=1_000)
     assert protected.train.epochs == 60
 
 
-def test_about_100_steps_complete_features() -> None:
+def test_about_50_steps_complete_features() -> None:
     def interval(rows: int, **given: Any) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.completion_interval
 
-    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [4, 4, 8, 16]
-    assert interval(30_000, epochs=2) == 4 and interval(30_000, epochs=60) == 16
+    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [8, 8, 16, 32]
+    assert interval(30_000, epochs=2) == 8 and interval(30_000, epochs=60) == 32
     assert interval(30_000, optimizer="page") == 1 and interval(100, completion_interval=3) == 3
 
 

@@ -289,7 +289,7 @@ def from_lab(setting: Setting, folder: Path) -> None:
         for section in SECTIONS.values()
     )
     run = stacked_runs.RunConfig("", 0.0, 0, net=net, loss=loss, train=train)
-    stacked_runs.StackedRuns(made, [run], torch.device("cpu"), privacy).train()
+    stacked_runs.StackedRuns(made, [run], torch.device("cpu"), privacy, as_stored=False).train()
 
 
 ENTRY_POINTS: Mapping[str, Callable[[Setting, Path], None]] = {
@@ -348,7 +348,9 @@ SETTINGS: dict[str, Setting] = {
 def options_from(entry_point: str, setting: Setting) -> Values:
     """Return the options with which an entry point trains."""
     found: Values = {}
-    with tempfile.TemporaryDirectory() as folder, observed(found):
+    # A party's thread may still write its model of cells.
+    temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with temporary as folder, observed(found):
         ENTRY_POINTS[entry_point](setting, Path(folder))
     assert found, f"{entry_point} did not train"
     return found

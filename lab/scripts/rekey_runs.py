@@ -96,7 +96,6 @@ ADDED: dict[str, Any] = {
     "net.members": 1,
     "net.skip_rank": None,
     "net.heads": 0,
-    "net.shared_inputs": False,
     "loss.joint_masks": False,
     "loss.unmasked_copies": 0.0,
     "train.completion_interval": 1,

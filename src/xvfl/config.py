@@ -194,9 +194,6 @@ class NetConfig:
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
     message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
-    shared_inputs: bool = True
-    """Whether members share masks, embeddings of numbers and vectors of hashed categories, so that
-    rows are encoded once for all of them. Models before version 0.4 do not."""
     heads: int = 0
     """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
     averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""
@@ -311,8 +308,8 @@ class TrainConfig:
     """Maximum number of passes over the labeled training rows; 0 = with several members that
     receive gradients 16 to 60, for at least 800 steps, else 60."""
     batch_size: int = 0
-    """Rows per step; 0 = between 64 (128 with several members) and 1024, for about 100 steps per
-    epoch, or fewer steps with unlabeled images."""
+    """Rows per step; 0 = between 64 (128 with several members and automatic epochs) and 1024, for
+    about 100 steps per epoch, or fewer steps with unlabeled images."""
     optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
     """Optimizer; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0

@@ -32,7 +32,7 @@ COMPLETING_STEPS, COMPLETION_INTERVALS = 50, (8, 32)
 """Steps of several members that complete features by default, each of which costs as much as
 several others, and the smallest and largest interval between them."""
 LEAST_BATCH_SIZE = 128
-"""Smallest automatic batch size of several members."""
+"""Smallest automatic batch size of several members with automatic epochs."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 NUMBER_DIM = 8
@@ -235,8 +235,9 @@ def _resolve_train(
     several = members > 1
     epochs, interval = train.epochs or 60, 1
     if several:
-        if not keep_batch_size and train.batch_size_for(rows) < LEAST_BATCH_SIZE:
-            train = replace(train, batch_size=train.batch_size or LEAST_BATCH_SIZE)
+        automatic = not (train.batch_size or train.epochs or keep_batch_size)
+        if automatic and train.batch_size_for(rows) < LEAST_BATCH_SIZE:
+            train = replace(train, batch_size=LEAST_BATCH_SIZE)
         steps = max(rows // train.batch_size_for(rows), 1)
         epochs = train.epochs or min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
         if train.optimizer != "page":

@@ -291,14 +291,14 @@ def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, ru
 
 
 def test_a_threshold_decides_which_class_is_predicted(tmp_path: Path) -> None:
-    with_threshold = CONFIG.replace("[labels]", "[labels]\nthreshold = 0.6")
+    with_threshold = CONFIG.replace("[labels]", "[labels]\nthreshold = 0.47")
     config = write_run_inputs(tmp_path, with_threshold)
     assert run_xvfl("train", config, "--out", tmp_path / "run").code == 0
     output = tmp_path / "out.csv"
     asked = ["--input", f"bank={tmp_path / 'bank.csv'}", "--output", output]
     assert run_xvfl("predict", tmp_path / "run", *asked).code == 0
     answers = pd.read_csv(output)
-    expected = np.where(answers["proba_yes"] > 0.6, "yes", "no")
+    expected = np.where(answers["proba_yes"] > 0.47, "yes", "no")
     assert (answers["prediction"] == expected).all()
     assert (expected != np.where(answers["proba_yes"] > 0.5, "yes", "no")).any()
     for wrong, task in (('"recall"', "classification"), ("0.5", "regression")):

@@ -26,14 +26,16 @@ from xvfl.primitives.layout import Feature, Layout
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import Classification
 
-NET = NetConfig(
-    embedding_dim=4, hidden_dim=6, number_embedding_dim=3, members=1, shared_inputs=False
-)
+NET = NetConfig(embedding_dim=4, hidden_dim=6, number_embedding_dim=3, members=1)
 RUN_SEEDS = (5, 6)
 
 
 def federation_of(
-    loss: LossConfig, net: NetConfig, seeds: list[int], layout: Layout = NUMBERS
+    loss: LossConfig,
+    net: NetConfig,
+    seeds: list[int],
+    layout: Layout = NUMBERS,
+    shared_inputs: bool = False,
 ) -> tuple[Method, FusedFederation, Rows]:
     """Build a federation in double precision, with rows of every kind."""
     holdings = ["FF", "FP", "PF", "F-", "GF", "PP", "FF", "-F"] * 2
@@ -41,7 +43,7 @@ def federation_of(
     layouts = {"p0": layout, "p1": layout}
     net, loss = resolved(net).net, resolved(loss=loss).loss
     with torch.random.fork_rng(devices=[]):
-        parties = build_parties(layouts, net, loss, seeds)
+        parties = build_parties(layouts, net, loss, seeds, shared_inputs=shared_inputs)
         method = build_method(2, Classification(range(CLASSES)), False, net, loss, seeds)
     method.heads.double()
     each = zip(layouts, problem.tables, strict=True)
@@ -88,9 +90,7 @@ def test_members_that_share_inputs_train_as_members_with_equal_ones(
     """Two runs with three members each; the members of the twin have equal encodings and masks."""
     members, runs = 3, len(RUN_SEEDS)
     net = replace(NET, members=members)
-    method, federation, rows = federation_of(
-        loss, replace(net, shared_inputs=True), list(RUN_SEEDS), layout
-    )
+    method, federation, rows = federation_of(loss, net, list(RUN_SEEDS), layout, True)
     twin_method, twin, _ = federation_of(loss, net, list(RUN_SEEDS), layout)
     twin_method.heads.load_state_dict(method.heads.state_dict())
     for one, other in zip(federation.workers, twin.workers, strict=True):

@@ -96,7 +96,7 @@ def test_runs_have_the_defaults_of_one_process() -> None:
     task = two_classes()
     config = default_run(task)
     assert config.net.members == 4 and config.loss.method == "xvfl+" and config.loss.joint_masks
-    options = StackedRuns(task, [replace(config, seed=1)], bins=True).options
+    options = StackedRuns(task, [replace(config, seed=1)], as_stored=False).options
     assert (options.net, options.loss, options.train) == (config.net, config.loss, config.train)
     assert options.privacy.sends_gradients
 

@@ -20,14 +20,10 @@ TABLES = ("bank", "avazu", "physionet2012", "mimic3")
 IMAGES = ("cifar10", "utkface", "tinyimagenet5")
 
 
-ONE_MEMBER = NetConfig(
-    members=1, number_embedding_dim=0, seeing_completers=False, shared_inputs=False
-)
+ONE_MEMBER = NetConfig(members=1, number_embedding_dim=0, seeing_completers=False)
 STORED_INTERVAL = 4
 """`completion_interval` of several members in the stored runs; today's default is larger."""
-SEVERAL_MEMBERS = replace(
-    ONE_MEMBER, embedding_dim=32, hidden_dim=64, number_embedding_dim=8, members=4
-)
+SEVERAL_MEMBERS = NetConfig(32, 64, number_embedding_dim=8, members=4, seeing_completers=False)
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,6 @@ SMALL = NetConfig(
     members=1,
     number_embedding_dim=0,
     seeing_completers=False,
-    shared_inputs=False,
 )
 QUICK: dict[str, Budget] = {
     **dict.fromkeys(TABLES, Budget(4_000, 2_000, 6, 2, SOME_RATES, 128)),

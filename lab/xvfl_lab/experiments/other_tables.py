@@ -131,7 +131,7 @@ def _train(task: Task, work: Work) -> list[Record]:
         for rate, seed in work.scenarios
     ]
     with isolated(task, device):
-        stack = StackedRuns(task, configs, device, bins=True)
+        stack = StackedRuns(task, configs, device, as_stored=False)
         stack.train()
         tested = test(stack)
         y = stack.rows("validation").y.cpu().view(len(configs), -1)

@@ -115,7 +115,6 @@ class RunConfig:
             image=image,
             parties=parties,
             rows=rows,
-            keep_batch_size=True,  # as in the stored runs
         )
 
     def scenario(self, part: "Part") -> Scenario:
@@ -145,18 +144,19 @@ class StackedRuns:
         privacy: PrivacyConfig = NO_PROTECTION,
         noise: bool = True,
         encoder: EncoderConfig | None = None,
-        bins: bool = False,
+        as_stored: bool = True,
     ) -> None:
         """Sample rows and masks of every run and build the nets.
 
         If `privacy` sends no gradients, the parties' encoders are trained here, as `encoder` says.
-        Without `noise`, differential privacy has everything but its noise. With `bins`, interactive
-        training encodes numbers with bins, as the defaults do; stored runs have none.
+        Without `noise`, differential privacy has everything but its noise. Stored runs of
+        interactive training have no bins of numbers, and members encode rows by themselves;
+        `as_stored=False` encodes as today's defaults do.
         """
         if len({each.shape for each in configs}) != 1:
             raise ValueError("runs of one stack may differ in seed, scenario and λ only")
         self.task, self.configs, one = task, tuple(configs), configs[0]
-        self.bins = bins
+        self.as_stored = as_stored
         self.device, self.seeds = device, [each.seed for each in configs]
         self.run_rows = [RunRows(task, each) for each in configs]
         self._base = torch.cat([run.base for run in self.run_rows]).to(device)
@@ -194,10 +194,17 @@ class StackedRuns:
         """Build the parties of interactive training."""
         one, privacy = self.configs[0], self.options.privacy
         layouts = {
-            name: each if self.bins else replace(each, bins=())
+            name: replace(each, bins=()) if self.as_stored else each
             for name, each in self.task.layouts.items()
         }
-        nets = build_parties(layouts, self.net, one.loss, self.seeds, privacy=privacy)
+        nets = build_parties(
+            layouts,
+            self.net,
+            one.loss,
+            self.seeds,
+            privacy=privacy,
+            shared_inputs=not self.as_stored,
+        )
         return [
             PartyWorker(
                 name,

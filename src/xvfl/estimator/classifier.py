@@ -114,8 +114,8 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Maximum number of passes over the labeled training rows. 0 means, with several members that
         receive gradients, 16 to 60, for at least 800 steps, else 60.
     batch_size : int, default=0
-        Rows per step. 0 chooses between 64 (128 with several members) and 1024, for about 100
-        steps per epoch, or fewer steps with unlabeled images.
+        Rows per step. 0 chooses between 64 (128 with several members and automatic epochs) and
+        1024, for about 100 steps per epoch, or fewer steps with unlabeled images.
     optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"
         Optimizer. `"page"` is the paper's variance-reduced method PAGE.
     learning_rate : float, default=0.0

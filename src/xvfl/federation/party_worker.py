@@ -121,7 +121,7 @@ class PartyWorker:
             return [E] * len(masks)
         x = self.net.given(_repeat(self._x, len(masks)), _interleave(masks))
         E = self._embed_given(used, x)
-        return E.view(-1, len(masks), E.shape[-1]).unbind(1)
+        return E.view(len(E) // len(masks), len(masks), E.shape[-1]).unbind(1)
 
     def complete(
         self, cue: Tensor, replace_observed: Tensor, needed: Tensor | None = None
@@ -219,7 +219,8 @@ class PartyWorker:
         """Select the rows of the first of the members that share their inputs. (B, …)"""
         if self.net.members == 1:
             return part
-        by_run = part.view(self.net.runs, self.net.members, -1, *part.shape[1:])
+        stacked = self.net.runs * self.net.members
+        by_run = part.view(self.net.runs, self.net.members, len(part) // stacked, *part.shape[1:])
         return by_run[:, 0].flatten(0, 1)
 
     def _reconstruction_loss(

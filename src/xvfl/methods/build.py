@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from xvfl import nets
 from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig
@@ -35,11 +35,14 @@ def build_parties(
     bottoms: Mapping[str, NetOrBuilder] | None = None,
     completers: Mapping[str, NetOrBuilder] | None = None,
     privacy: PrivacyConfig = NO_PROTECTION,
+    shared_inputs: bool = True,
 ) -> dict[str, PartyNet]:
     """Build the net of every party; each is initialized from its own random stream.
 
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
-    of the nets of as many runs, with all their members. Bounded embeddings are in [-1, 1]. Bottoms
+    of the nets of as many runs, with all their members. Unless `shared_inputs` is False, members
+    share masks, embeddings of numbers and vectors of hashed categories, so that rows are encoded
+    once for all of them. Bounded embeddings are in [-1, 1]. Bottoms
     that are trained alone use the bins of all numbers, others those of inflated numbers alone: with
     labels, more inputs overfit. Of `loss`, only the method matters.
     """
@@ -79,7 +82,7 @@ def build_parties(
         return PartyNet(layout, bottom, default)
 
     members = member_seeds(seeds, config.members)
-    sharing = config.members if config.shared_inputs else 1
+    sharing = config.members if shared_inputs else 1
     stacks = {
         name: cast(PartyNet, stack([build_one(name, layout, seed) for seed in members], sharing))
         for name, layout in layouts.items()
@@ -87,6 +90,16 @@ def build_parties(
     for net in stacks.values():
         net.runs, net.members = len(members) // sharing, sharing
     return stacks
+
+
+def shares_inputs(weights: Mapping[str, Tensor]) -> bool:
+    """Tell whether the members of a party's stored net share inputs; in version 0.3 none did."""
+    inputs = [
+        each
+        for name, each in weights.items()
+        if name.endswith("frequencies") or name.startswith("vectors")
+    ]
+    return all(len(each) == 1 for each in inputs)
 
 
 def build_method(

@@ -24,7 +24,7 @@ from xvfl.federation.upload.encoder_net import build_encoders
 from xvfl.federation.upload.private_worker import PrivateWorker
 from xvfl.methods import MODES, Method, Mode, require_mode
 from xvfl.methods.base import mode_key
-from xvfl.methods.build import build_method, build_parties
+from xvfl.methods.build import build_method, build_parties, shares_inputs
 from xvfl.methods.members import member_seeds
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.model.cell_filler import CellFiller, FitCells
@@ -69,10 +69,12 @@ class Model:
         custom_nets: CustomNets | None = None,
         privacy: PrivacyConfig = NO_PROTECTION,
         head_net: NetConfig | None = None,
+        shared_inputs: bool = True,
     ) -> None:
         """Build untrained nets for these parties; options are resolved.
 
         `head_net` has the sizes of heads on uploads; `net` then has those of the encoders.
+        `shared_inputs` is that of `build_parties`.
         """
         custom_nets = custom_nets or CustomNets()
         self.encoders = dict(encoders)
@@ -94,7 +96,9 @@ class Model:
         own = custom_nets.bottoms, custom_nets.completers
         with torch.random.fork_rng(devices=[]):
             if head_net is None:
-                self.parties = build_parties(layouts, net, loss, seeds, *own, privacy)
+                self.parties = build_parties(
+                    layouts, net, loss, seeds, *own, privacy, shared_inputs
+                )
             else:
                 self.parties = build_encoders(layouts, net, privacy, seeds, *own)
             self.method: Method = build_method(
@@ -408,8 +412,7 @@ class Model:
                 name: encoder_from_dict(folder.read_json(f"encoders/{name}.json"))
                 for name in manifest["parties"]
             }
-            # Models before version 0.4 have encodings of their own for each member.
-            net = build(NetConfig, {"shared_inputs": False, **manifest["net"]}, MANIFEST)
+            net = build(NetConfig, manifest["net"], MANIFEST)
             loss = build(LossConfig, manifest["loss"], MANIFEST)
             # Runs of version 0.2 have no protection.
             stored = manifest.get("privacy", asdict(NO_PROTECTION))
@@ -417,6 +420,8 @@ class Model:
             image = any(isinstance(each, ImageEncoder) for each in encoders.values())
             net, loss = resolve_saved(net, loss, privacy, image=image)
             heads = manifest.get("head_net")
+            tensors, _ = folder.load_tensors(MODEL)
+            stored_nets = (strip_prefix(tensors, f"{name}/") for name in encoders)
             model = cls(
                 encoders,
                 manifest["full_threshold"],
@@ -428,6 +433,7 @@ class Model:
                 custom_nets,
                 privacy,
                 build(NetConfig, heads, MANIFEST) if heads else None,
+                all(map(shares_inputs, stored_nets)),
             )
             model.temperatures = manifest["temperatures"]
             model.class_factors = manifest.get("class_factors")
@@ -439,7 +445,6 @@ class Model:
             # Runs before version 0.4 have none.
             if parties := manifest.get("cells"):
                 model.cells = CellFiller.from_tensors(folder.load_tensors(CELLS)[0], parties)
-            tensors, _ = folder.load_tensors(MODEL)
             for holder, module in model.modules.items():
                 module.load_state_dict(strip_prefix(tensors, f"{holder}/"))
         except (KeyError, TypeError) as error:

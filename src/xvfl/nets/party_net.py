@@ -76,7 +76,7 @@ class PartyNet(nn.Module):
     def embed_given(self, inputs: Tensor) -> Tensor:
         """Apply the f_i of all members to inputs (R·B, n) that they share. (R·M·B, d)"""
         if self.members > 1:
-            inputs = inputs.view(self.runs, -1, inputs.shape[-1])
+            inputs = inputs.view(self.runs, len(inputs) // self.runs, inputs.shape[-1])
         return self.compute(self.bottom, inputs)
 
     def repeat_for_members(self, part: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class PartyNet(nn.Module):
             return part
         if self.runs == 1:
             return part.repeat(self.members, *[1] * (part.dim() - 1))
-        by_run = part.view(self.runs, 1, -1, *part.shape[1:])
+        by_run = part.view(self.runs, 1, len(part) // self.runs, *part.shape[1:])
         return by_run.expand(-1, self.members, *by_run.shape[2:]).flatten(0, 2)
 
     def complete(self, x: Tensor, observed: Tensor, cue: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,8 +32,9 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.Sequential, nn.ModuleList, nn.Identity, nn.Flatten),
         *(nn.Linear, nn.Embedding, nn.Conv2d, nn.GroupNorm, GroupNorm, nn.LayerNorm),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
-        *(InputLinear, StackedInputLinear, LinearSkip, AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
+        *(LinearSkip, AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
         *(NumberEmbeddings, StackedEmbedding, StackedLinear, Whitening),
+        *(InputLinear, StackedInputLinear),
         *(SeeingCompleter, ImageFusion, TableFusion),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
     )

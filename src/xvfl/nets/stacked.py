@@ -40,11 +40,11 @@ class StackedInputLinear(StackedLinear):
         """Map (R·M·B, fan in), or the rows of R runs (R, B, fan in), to (R·M·B, fan out)."""
         if x.dim() < 3:
             return super().forward(x)
-        runs, (_, fan_out, fan_in) = len(x), self.weight.shape
+        runs, (nets, fan_out, fan_in) = len(x), self.weight.shape
         # One product for all members of a run.
         weight = self.weight.view(runs, -1, fan_in).transpose(1, 2)
         out = torch.baddbmm(self.bias.view(runs, 1, -1), x, weight)
-        return out.view(*x.shape[:2], -1, fan_out).transpose(1, 2).flatten(0, 2)
+        return out.view(*x.shape[:2], nets // runs, fan_out).transpose(1, 2).flatten(0, 2)
 
 
 class StackedEmbedding(nn.Module):

@@ -98,7 +98,7 @@ def _normalized(plain: Tensor, center: Tensor) -> Tensor:
     """Scale embeddings with differential privacy to distance 1 from the center."""
     away = plain.double() - center
     norm = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
-    return (away / norm.clamp(min=1e-12)).to(plain.dtype)
+    return cast(Tensor, (away / norm.clamp(min=1e-12)).to(plain.dtype))
 
 
 class PredictionGraph(nn.Module):

@@ -16,7 +16,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.prediction_endpoint import PredictionEndpoint, PredictionRows
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits, forget_rows
 from xvfl.federation.upload.manifest import encoder_version
-from xvfl.methods.build import build_parties
+from xvfl.methods.build import build_parties, shares_inputs
 from xvfl.methods.members import member_seeds
 from xvfl.model.fitting import choose_device
 from xvfl.model.run_dir import RunDir
@@ -163,7 +163,14 @@ class PartyPredictor:
         loss, privacy, layout = LossConfig(method=parts.method), parts.privacy, parts.encoder.layout
         config, loss = resolve_saved(parts.net, loss, privacy, image=layout.image is not None)
         with torch.random.fork_rng(devices=[]):
-            nets = build_parties({self.inputs.name: layout}, config, loss, [0], privacy=privacy)
+            nets = build_parties(
+                {self.inputs.name: layout},
+                config,
+                loss,
+                [0],
+                privacy=privacy,
+                shared_inputs=shares_inputs(parts.weights),
+            )
         net = nets[self.inputs.name]
         net.load_state_dict(dict(parts.weights))
         return net
