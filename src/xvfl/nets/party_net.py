@@ -75,7 +75,10 @@ class PartyNet(nn.Module):
 
     def embed_given(self, inputs: Tensor) -> Tensor:
         """Apply the f_i of all members to inputs (R·B, n) that they share. (R·M·B, d)"""
-        if self.members > 1:
+        if self.members > 1 and self.runs == 1:
+            # A traced graph keeps the number of rows open.
+            inputs = inputs.unsqueeze(0)
+        elif self.members > 1:
             inputs = inputs.view(self.runs, len(inputs) // self.runs, inputs.shape[-1])
         return self.compute(self.bottom, inputs)
 
