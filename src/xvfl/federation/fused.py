@@ -45,8 +45,8 @@ class FusedFederation:
     @property
     def optimized_nets(self) -> dict[str, OptimizedNet]:
         """The parties' nets with their optimizers, once training has begun."""
-        pairs = [(worker.name, worker.optimized_net) for worker in self.workers]
-        return {name: net for name, net in pairs if net is not None}
+        nets = {worker.name: worker.optimized_net for worker in self.workers}
+        return {name: net for name, net in nets.items() if net is not None}
 
     def select_parties(self, parties: Sequence[int]) -> "FusedFederation":
         """Return the federation of a subset of the parties (D7); use with `Rows.select_parties`."""

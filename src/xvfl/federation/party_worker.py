@@ -84,8 +84,8 @@ class PartyWorker:
         the n-th `masked` view. Where `needed` (B, v) is False, the result is arbitrary.
         """
         self._seed(step, "embed")
-        rows = self.table.take(self._first_of_members(handles))
-        needed = None if needed is None else self._first_of_members(needed)
+        rows = self.table.take(self.net.first_of_members(handles))
+        needed = None if needed is None else self.net.first_of_members(needed)
         if self._image_shift and self.net.training:
             uniform = self._shifts.uniform(step, len(rows), 2, rows.device)
             rows = shift_images(rows, uniform, self._image_shift)
@@ -100,16 +100,13 @@ class PartyWorker:
             return copies[0].unsqueeze(1)
         own: Sequence[Tensor] = ()
         if "self" in views:
-            cue, used = _interleave(copies[-n_masks:]), None if used is None else used[:, -n_masks:]
-            used = None if used is None else self.net.repeat_for_members(used)
+            cue = _interleave(copies[-n_masks:])
+            used = None if used is None else self.net.repeat_for_members(used[:, -n_masks:])
             hidden = self.net.repeat_for_members(_interleave(masked))
             completed = self._complete(cue, hidden, used, own_cue=True)
             own = completed.view(len(handles), n_masks, completed.shape[-1]).unbind(1)
-        by_view = {
-            "plain": iter(copies),
-            "masked": iter(copies[len(copies) - n_masks :]),
-            "self": iter(own),
-        }
+        masked_copies = iter(copies[len(copies) - n_masks :])
+        by_view = {"plain": iter(copies), "masked": masked_copies, "self": iter(own)}
         return torch.stack([next(by_view[view]) for view in views], 1)
 
     def _embed_copies(self, masks: Sequence[Tensor], used: Tensor | None) -> Sequence[Tensor]:
@@ -117,10 +114,10 @@ class PartyWorker:
         if not self.net.training:
             # Masks are drawn in training only: all copies are equal.
             used = None if used is None else used.any(1, keepdim=True)
-            E = self._embed_given(used, self.net.given(self._x, masks[0]))
+            E = self.net.embed_rows(used, self.net.given(self._x, masks[0]))
             return [E] * len(masks)
         x = self.net.given(_repeat(self._x, len(masks)), _interleave(masks))
-        E = self._embed_given(used, x)
+        E = self.net.embed_rows(used, x)
         return E.view(len(E) // len(masks), len(masks), E.shape[-1]).unbind(1)
 
     def complete(
@@ -153,9 +150,10 @@ class PartyWorker:
         if needed is None or not self.row_wise:
             return None
         used = [needed[:, i] for i, view in enumerate(views) if view == "plain"]
+        kinds = [[i for i, view in enumerate(views) if view == kind] for kind in ("masked", "self")]
         for number in range(n_masks):
-            places = [_nth(views, view, number) for view in ("masked", "self")]
-            used.append(torch.stack([needed[:, i] for i in places if i is not None], 1).any(1))
+            places = [each[number] for each in kinds if number < len(each)]
+            used.append(torch.stack([needed[:, i] for i in places], 1).any(1))
         return torch.stack(used, 1)
 
     def _sample_mask(self, observed: Tensor, step: int | Tensor, number: int) -> Tensor:
@@ -170,8 +168,8 @@ class PartyWorker:
         if not self.net.training:
             return observed
         while len(self._draws) <= number:
-            seeds = self.seeds[:: self.net.members]
-            self._draws.append(CounterRNG(seeds, self.name, "mask", len(self._draws)))
+            of_runs = self.seeds[:: self.net.members]
+            self._draws.append(CounterRNG(of_runs, self.name, "mask", len(self._draws)))
         rows, raw = observed.shape
         uniform = self._draws[number].uniform(step, rows, 1 + raw, observed.device)
         return drop_features(observed, uniform, unmasked)
@@ -188,18 +186,16 @@ class PartyWorker:
         x, known = (self.net.repeat_for_members(each) for each in (self._x, self._observed))
         n_copies = len(cue) // max(len(x), 1)
         reconstructs = self.reconstruction > 0 and self.net.training
-        completer_used = used
-        if used is not None and reconstructs:
-            completer_used = used | known.any(1, keepdim=True)
+        judged = used if used is None or not reconstructs else used | known.any(1, keepdim=True)
         x, known = _repeat(x, n_copies), _repeat(known, n_copies)
         inputs = self.net.completer_inputs(x, observed, cue)
-        completed = self._apply(self.net.completer, completer_used, *inputs)
+        completed = self._apply(self.net.completer, judged, *inputs)
         if reconstructs:
             reconstructed = completed
             if not own_cue and cue.requires_grad:
                 # The coordinator receives the gradient of the cue: keep this loss out of it.
                 inputs = (cue.detach(), *inputs[1:])
-                reconstructed = self._apply(self.net.completer, completer_used, *inputs)
+                reconstructed = self._apply(self.net.completer, judged, *inputs)
             loss = self._reconstruction_loss(reconstructed, x.detach(), known, observed)
             loss = self.reconstruction * n_copies * loss
             self.objective = loss if self.objective is None else self.objective + loss
@@ -207,21 +203,8 @@ class PartyWorker:
         return self._apply(self.net.bottom, used, merged)
 
     def _apply(self, net: nn.Module, used: Tensor | None, *inputs: Tensor) -> Tensor:
-        compute = partial(self.net.compute, net)
-        return apply_to_rows(compute, used, *inputs, stacked=len(self.seeds))
-
-    def _embed_given(self, used: Tensor | None, x: Tensor) -> Tensor:
-        """Embed inputs that members share. (M·B, d)"""
-        net = self.net
-        return apply_to_rows(net.embed_given, used, x, stacked=net.runs, members=net.members)
-
-    def _first_of_members(self, part: Tensor) -> Tensor:
-        """Select the rows of the first of the members that share their inputs. (B, …)"""
-        if self.net.members == 1:
-            return part
-        stacked = self.net.runs * self.net.members
-        by_run = part.view(self.net.runs, self.net.members, len(part) // stacked, *part.shape[1:])
-        return by_run[:, 0].flatten(0, 1)
+        stacked = len(self.seeds)
+        return apply_to_rows(partial(self.net.compute, net), used, *inputs, stacked=stacked)
 
     def _reconstruction_loss(
         self, completed: Tensor, x: Tensor, known: Tensor, visible: Tensor
@@ -236,12 +219,6 @@ class PartyWorker:
         error = (completed - x).square() * weight
         by_run = (len(self.seeds), -1)
         return (error.reshape(by_run).sum(1) / weight.reshape(by_run).sum(1).clamp(min=1)).sum()
-
-
-def _nth(views: Sequence[View], view: View, number: int) -> int | None:
-    """Return the index of a view's n-th occurrence."""
-    places = [i for i, each in enumerate(views) if each == view]
-    return places[number] if number < len(places) else None
 
 
 def _interleave(copies: Sequence[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from xvfl import maths
 from xvfl.nets.completers import NoCompleter
+from xvfl.nets.row_wise import apply_to_rows
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.rows import PartyTable
 
@@ -81,6 +82,19 @@ class PartyNet(nn.Module):
         elif self.members > 1:
             inputs = inputs.view(self.runs, len(inputs) // self.runs, inputs.shape[-1])
         return self.compute(self.bottom, inputs)
+
+    def embed_rows(self, needed: Tensor | None, inputs: Tensor) -> Tensor:
+        """Apply `embed_given` to the needed rows, with zeros elsewhere; None = all. (R·M·B, d)"""
+        return apply_to_rows(
+            self.embed_given, needed, inputs, stacked=self.runs, members=self.members
+        )
+
+    def first_of_members(self, part: Tensor) -> Tensor:
+        """Select the rows of the first member of each run: (R·M·B, …) to (R·B, …)."""
+        if self.members == 1:
+            return part
+        count = len(part) // (self.runs * self.members)
+        return part.view(self.runs, self.members, count, *part.shape[1:])[:, 0].flatten(0, 1)
 
     def repeat_for_members(self, part: Tensor) -> Tensor:
         """Repeat the rows of each run for each of its members: (R·B, …) to (R·M·B, …)."""

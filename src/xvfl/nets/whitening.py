@@ -16,6 +16,22 @@ SPREAD = 0.25
 """Root mean square of whitened numbers; numbers beyond [-1, 1] are cut off."""
 
 
+IMAGE_SHARE, TABLE_SHARE = 0.99, 0.7
+"""Default share of the variance that is whitened in embeddings of images and of tables."""
+LEAST_ROWS = 10_000
+"""Training rows from which embeddings of tables are whitened by default: with fewer, heads on
+whitened embeddings are less accurate."""
+
+
+def choose_share(share: float | None, image: bool, rows: int) -> float:
+    """Return the configured share of the variance, or the default for these training rows."""
+    if share is not None:
+        return share
+    if image:
+        return IMAGE_SHARE
+    return TABLE_SHARE if rows >= LEAST_ROWS else 0.0
+
+
 class Whitening(nn.Module):
     """The identity until it is fitted, and in training."""
 

@@ -11,7 +11,7 @@ from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.upload.objectives import AugmentedImages, Contrastive, Reconstruction
 from xvfl.federation.upload.views import compute_views
 from xvfl.nets.party_net import PartyNet
-from xvfl.nets.whitening import Whitening
+from xvfl.nets.whitening import Whitening, choose_share
 from xvfl.primitives.layout import Layout
 from xvfl.primitives.random import secret_generator
 from xvfl.primitives.rows import Rows, Table
@@ -19,11 +19,6 @@ from xvfl.training.loop import Record, Trainer
 
 IMAGE_BATCH = 512
 """Default batch size of contrastive learning, which needs many negatives."""
-IMAGE_WHITENING, TABLE_WHITENING = 0.99, 0.7
-"""Default share of the variance that is whitened in embeddings of images and of tables."""
-LEAST_WHITENED_TABLE = 10_000
-"""Training rows from which embeddings of tables are whitened by default: with fewer, heads on
-whitened embeddings are less accurate."""
 WHITENED_ROWS = 20_000
 """Largest number of training rows that whitening is fitted to."""
 
@@ -33,15 +28,6 @@ def choose_objective(config: EncoderConfig, layout: Layout) -> str:
     if config.objective != "auto":
         return config.objective
     return "contrastive" if layout.image is not None else "reconstruction"
-
-
-def choose_whitening(config: EncoderConfig, contrastive: bool, rows: int) -> float:
-    """Return the share of the variance that is whitened, for this number of training rows."""
-    if config.whitening is not None:
-        return config.whitening
-    if contrastive:
-        return IMAGE_WHITENING
-    return TABLE_WHITENING if rows >= LEAST_WHITENED_TABLE else 0.0
 
 
 class EncoderTraining:
@@ -85,7 +71,7 @@ class EncoderTraining:
             method = Reconstruction()
         method.heads.to(device)
         self.worker = worker
-        self._whitened = choose_whitening(config, contrastive, len(handles) // len(seeds))
+        self._whitened = choose_share(config.whitening, contrastive, len(handles) // len(seeds))
         self._handles = handles.to(device)
         held = torch.ones(len(handles), 1, dtype=torch.bool)
         rows = Rows(
