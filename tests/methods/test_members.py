@@ -18,7 +18,7 @@ from xvfl.errors import ConfigError
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.methods.base import Method
-from xvfl.methods.build import build_method, build_parties
+from xvfl.methods.build import build_method, build_parties, shares_inputs
 from xvfl.methods.members import member_seeds
 from xvfl.nets.row_wise import apply_to_rows
 from xvfl.nets.stacked import StackedLinear, stack
@@ -80,6 +80,15 @@ def test_a_member_gets_the_gradients_that_it_gets_alone(loss: LossConfig) -> Non
             for all_members, one in zip(together, expected, strict=True):
                 torch.testing.assert_close(all_members[number].reshape(one.shape), one)
             number += 1
+
+
+@pytest.mark.parametrize("layout", [NUMBERS, MIXED], ids=["numbers", "mixed"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_stored_weights_tell_whether_members_share_inputs(layout: Layout, shared: bool) -> None:
+    """Models of version 0.3, which do not, are loaded by this."""
+    net, loss = resolved(replace(NET, members=2)).net, resolved().loss
+    nets = build_parties({"p": layout}, net, loss, [0], shared_inputs=shared)
+    assert shares_inputs(nets["p"].state_dict()) == shared
 
 
 @pytest.mark.parametrize("layout", [NUMBERS, MIXED], ids=["numbers", "mixed"])
