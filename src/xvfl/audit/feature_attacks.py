@@ -102,7 +102,7 @@ def embed_rows(net: PartyNet, rows: PartyTable, members: int) -> Tensor:
     """Embed rows as a party does, with the embeddings of all members side by side. (m, M·d)"""
     net = net.eval()
     repeated = rows.take(torch.arange(len(rows)).repeat(members))
-    return join_members(net.embed(net.encode(repeated), repeated.observed), members)
+    return join_members(net.embed_own(net.encode(repeated), repeated.observed), members)
 
 
 def invert(
@@ -111,23 +111,23 @@ def invert(
     """Search inputs whose embeddings by this net are the given ones; return their values (m, p).
 
     The attacker is assumed to know which features are missing: `observed` (m, raw). The values are
-    the same for all members, whose embeddings (m, M·d) are side by side; each member has its own
-    vectors of hashed categories.
+    the same for all members, whose embeddings (m, M·d) are side by side; members that do not share
+    inputs have vectors of hashed categories of their own.
     """
     net = copy.deepcopy(net).requires_grad_(False).eval()
     if net.layout.image is not None:
         return _invert_images(net, embeddings.detach(), observed, steps)
     net, target = net.double(), embeddings.detach().double()
 
-    dense = net.layout.dense
+    dense, distinct = net.layout.dense, 1 if net.members > 1 else members
 
     def embed(x: Tensor) -> Tensor:
         given = observed.repeat_interleave(len(x) // len(observed), 0).repeat(members, 1)
-        vectors = split_members(x[:, dense:], members)
+        vectors = split_members(x[:, dense:], distinct).repeat(members // distinct, 1)
         by_member = torch.cat([x[:, :dense].repeat(members, 1), vectors], 1)
-        return join_members(net.embed(by_member, given), members)
+        return join_members(net.embed_own(by_member, given), members)
 
-    width = dense + members * (net.layout.encoded - dense)
+    width = dense + distinct * (net.layout.encoded - dense)
     x = torch.full((len(target), width), 0.5, dtype=torch.float64)
     damping = torch.ones(len(x), 1, 1, dtype=torch.float64)
     identity = torch.eye(x.shape[1], dtype=torch.float64)

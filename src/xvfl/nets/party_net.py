@@ -74,6 +74,10 @@ class PartyNet(nn.Module):
         """Apply f_i to encoded features, with one flag per raw feature. (M·B, d)"""
         return self.embed_given(self.given(x, given))
 
+    def embed_own(self, x: Tensor, given: Tensor) -> Tensor:
+        """Apply the f_i of each member to rows of its own (R·M·B, p). (R·M·B, d)"""
+        return self.compute(self.bottom, self.given(x, given))
+
     def embed_given(self, inputs: Tensor) -> Tensor:
         """Apply the f_i of all members to inputs (R·B, n) that they share. (R·M·B, d)"""
         if self.members > 1 and self.runs == 1:
