@@ -231,7 +231,7 @@ class LossConfig:
     effect."""
     n_masks: int = 0
     """Number of masked copies of each row per step in self completion, up to 31; 0 = 1 with several
-    members, which draw a mask each, else 2."""
+    members, else 2."""
     unmasked_copies: float | None = None
     """Share of the masked copies of `xvfl+` and `laser+mask` that keep all observed features, 0 to
     below 1; by default 0. With a `completion_interval` above 1 each party chooses up to 1/2: more

@@ -50,7 +50,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         `reconstruction` then have no effect.
     n_masks : int, default=0
         Number of masked copies of each row per step in self completion, up to 31. 0 means 1 with
-        several members, which draw a mask each, else 2.
+        several members, else 2.
     unmasked_copies : float, default=None
         Share of the masked copies of `"xvfl+"` and `"laser+mask"` that keep all observed features,
         0 to below 1. None means 0; with a `completion_interval` above 1 each party chooses up to

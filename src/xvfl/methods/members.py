@@ -1,8 +1,9 @@
 """Members: several nets of one model, trained at once on the same rows.
 
 Every party has one bottom and completer for each member, the coordinator one head. Members differ
-in their first weights and masks. The prediction is the mean of the members' log-probabilities, or
-of their numbers. Several heads on uploads are trained alike, but share the parties' encoders.
+in their first weights, and share masks and encodings of inputs (`build_parties`). The prediction is
+the mean of the members' log-probabilities, or of their numbers. Several heads on uploads are
+trained alike, but share the parties' encoders.
 Shapes: R runs, M members, B rows, C classes.
 """
 
