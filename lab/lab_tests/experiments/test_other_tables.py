@@ -28,8 +28,8 @@ from xvfl_lab.experiments.other_tables import (
     run_of,
 )
 from xvfl_lab.experiments.other_tables_summary import summary
-from xvfl_lab.experiments.runner import run_many
-from xvfl_lab.experiments.stacked_runs import StackedRuns
+from xvfl_lab.experiments.runner import test as score_runs
+from xvfl_lab.experiments.stacked_runs import CPU, StackedRuns, isolated
 from xvfl_lab.experiments.tree_runs import TREES, TREES_POOLED, TreeConfig, TreeJob, TreeRun
 from xvfl_lab.experiments.tree_runs import run_trees as run_trees_alone
 from xvfl_lab.files import append_lines
@@ -117,8 +117,12 @@ def test_runs_need_torch_numpy_and_lightgbm_alone(
     assert {each["data"] for each in records} == {task.digest()}
     assert all("collaborative validation" in each["auroc"] for each in records)
     monkeypatch.setattr(other_tables, "TrainConfig", partial(TrainConfig, epochs=1, random_state=3))
-    (alone,) = run_many(task, [replace(default_run(task), rate=0.5, seed=3)])
-    auroc = alone.metrics["local"]["auroc"]
+    config = replace(default_run(task), rate=0.5, seed=3)
+    with isolated(task, CPU):
+        stack = StackedRuns(task, [config], as_stored=False)
+        stack.train()
+        (alone,) = score_runs(stack)
+    auroc = alone["local"]["auroc"]
     assert records[0]["auroc"]["local"] == pytest.approx(auroc, abs=1e-3)
     run = TreeRun(TREES_POOLED, 0.9, 3, settings=TreeConfig())
     trees = run_trees_alone(task, TreeJob("small", 2, 0, 0, run))
