@@ -186,16 +186,16 @@ class PartyWorker:
         x, known = (self.net.repeat_for_members(each) for each in (self._x, self._observed))
         n_copies = len(cue) // max(len(x), 1)
         reconstructs = self.reconstruction > 0 and self.net.training
-        judged = used if used is None or not reconstructs else used | known.any(1, keepdim=True)
+        needed = used if used is None or not reconstructs else used | known.any(1, keepdim=True)
         x, known = _repeat(x, n_copies), _repeat(known, n_copies)
         inputs = self.net.completer_inputs(x, observed, cue)
-        completed = self._apply(self.net.completer, judged, *inputs)
+        completed = self._apply(self.net.completer, needed, *inputs)
         if reconstructs:
             reconstructed = completed
             if not own_cue and cue.requires_grad:
                 # The coordinator receives the gradient of the cue: keep this loss out of it.
                 inputs = (cue.detach(), *inputs[1:])
-                reconstructed = self._apply(self.net.completer, judged, *inputs)
+                reconstructed = self._apply(self.net.completer, needed, *inputs)
             loss = self._reconstruction_loss(reconstructed, x.detach(), known, observed)
             loss = self.reconstruction * n_copies * loss
             self.objective = loss if self.objective is None else self.objective + loss
@@ -211,7 +211,7 @@ class PartyWorker:
     ) -> Tensor:
         """Mean squared error over the known features of each run, summed over runs.
 
-        A completer that sees features is judged by those that were hidden from it.
+        A completer that sees features is needed by those that were hidden from it.
         """
         known = known & ~visible if self.net.completer_sees else known
         target = self.net.spread(known).expand_as(completed)
