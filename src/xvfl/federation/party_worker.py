@@ -211,7 +211,7 @@ class PartyWorker:
     ) -> Tensor:
         """Mean squared error over the known features of each run, summed over runs.
 
-        A completer that sees features is needed by those that were hidden from it.
+        A completer that sees features is judged by those that were hidden from it.
         """
         known = known & ~visible if self.net.completer_sees else known
         target = self.net.spread(known).expand_as(completed)
