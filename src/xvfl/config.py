@@ -308,10 +308,13 @@ class TrainConfig:
     """Maximum number of passes over the labeled training rows; 0 = with several members that
     receive gradients 16 to 60, for at least 800 steps, else 60."""
     batch_size: int = 0
-    """Rows per step; 0 = between 64 (128 with several members and automatic epochs) and 1024, for
-    about 100 steps per epoch, or fewer steps with unlabeled images."""
-    optimizer: Literal["sgd", "adam", "adamw", "page"] = "adamw"
-    """Optimizer; `page` is the paper's variance-reduced method PAGE."""
+    """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
+    unlabeled images; with several members and automatic epochs between 128 and 2048, for about 50
+    steps per epoch."""
+    optimizer: Literal["sgd", "adam", "adamw", "muon", "page"] | None = None
+    """Optimizer; by default `muon` with several members that receive gradients, else `adamw`.
+    `muon` takes steps along the orthogonalized momentum of weight matrices, and those of `adamw`
+    for all other weights; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0
     """Initial learning rate η; 0 = 4e-3 with several members that receive gradients, else 2e-3."""
     schedule: Literal["constant", "cosine", "warmup"] = "cosine"
@@ -333,7 +336,7 @@ class TrainConfig:
     """`balanced` weights classes inversely to their frequency."""
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
-    0 = from 8 to 32 with several members that receive gradients, so that about 50 steps complete
+    0 = from 8 to 64 with several members that receive gradients, so that about 25 steps complete
     features; 1 with `page` and in all other cases."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =

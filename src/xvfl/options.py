@@ -28,11 +28,12 @@ DEFAULT_HEADS = 4
 """Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
-COMPLETING_STEPS, COMPLETION_INTERVALS = 50, (8, 32)
+COMPLETING_STEPS, COMPLETION_INTERVALS = 25, (8, 64)
 """Steps of several members that complete features by default, each of which costs as much as
 several others, and the smallest and largest interval between them."""
-LEAST_BATCH_SIZE = 128
-"""Smallest automatic batch size of several members with automatic epochs."""
+STEPS_PER_EPOCH, BATCH_SIZES = 50, (128, 2048)
+"""Steps of an epoch of several members for which the automatic batch size is chosen, and the
+smallest and the largest one."""
 MASKING_METHODS = ("xvfl+", "laser+mask")
 """Methods that train on masked copies of rows."""
 NUMBER_DIM = 8
@@ -49,7 +50,7 @@ AUTOMATIC: dict[type[Section], dict[str, object]] = {
         "heads": 0,
     },
     LossConfig: {"self_completion": None, "n_masks": 0, "guidance": None, "joint_masks": None},
-    TrainConfig: {"epochs": 0, "learning_rate": 0.0, "completion_interval": 0},
+    TrainConfig: {"epochs": 0, "optimizer": None, "learning_rate": 0.0, "completion_interval": 0},
     PrivacyConfig: {"label_protection": "auto"},
 }
 """The automatic value of each option that `resolve_options` replaces, by section."""
@@ -234,21 +235,29 @@ def _resolve_train(
     """Replace automatic values of training."""
     several = members > 1
     epochs, interval = train.epochs or 60, 1
+    optimizer = train.optimizer or ("muon" if several else "adamw")
     if several:
-        automatic = not (train.batch_size or train.epochs or keep_batch_size)
-        if automatic and train.batch_size_for(rows) < LEAST_BATCH_SIZE:
-            train = replace(train, batch_size=LEAST_BATCH_SIZE)
+        if not (train.batch_size or train.epochs or keep_batch_size):
+            train = replace(train, batch_size=_batch_size(rows))
         steps = max(rows // train.batch_size_for(rows), 1)
         epochs = train.epochs or min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
-        if train.optimizer != "page":
+        if optimizer != "page":
             least, most = COMPLETION_INTERVALS
             interval = min(max(epochs * steps // COMPLETING_STEPS, least), most)
     return replace(
         train,
         epochs=epochs,
+        optimizer=optimizer,
         learning_rate=train.learning_rate or (4e-3 if several else 2e-3),
         completion_interval=train.completion_interval or interval,
     )
+
+
+def _batch_size(rows: int) -> int:
+    """Choose the batch size of several members by the number of training rows."""
+    least, most = BATCH_SIZES
+    wanted: int = 2 ** round(math.log2(max(rows, 1) / STEPS_PER_EPOCH)) if rows > least else least
+    return min(max(wanted, least), most)
 
 
 def _resolve_loss(

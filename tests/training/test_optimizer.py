@@ -14,8 +14,6 @@ from xvfl.training.optimizer import (
     WeightUpdate,
     apply_update,
     build_optimizer,
-    optimizer_step,
-    trainable_parameters,
 )
 
 
@@ -24,7 +22,7 @@ def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
     torch.manual_seed(0)
     net, config = nn.Linear(3, 2), TrainConfig(optimizer=kind)  # type: ignore[arg-type]
     twin = copy.deepcopy(net)
-    ours = build_optimizer(trainable_parameters(net), config)
+    ours = build_optimizer([net], config)
     more = {"momentum": config.momentum} if kind == "sgd" else {"fused": True}
     theirs = {"adam": Adam, "adamw": AdamW, "sgd": SGD}[kind](
         twin.parameters(), config.learning_rate, weight_decay=config.weight_decay, **more
@@ -36,7 +34,7 @@ def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
             each(x).square().sum().backward()
         if at == 2:
             net.bias.grad = twin.bias.grad = None
-        optimizer_step(ours)
+        ours.step()
         theirs.step()
         assert torch.equal(net.weight, twin.weight) and torch.equal(net.bias, twin.bias)
 
@@ -46,7 +44,7 @@ def test_holders_that_share_an_optimiser_keep_and_restore_their_own_part() -> No
     nets, config = [nn.Linear(2, 2), nn.Linear(2, 2)], TrainConfig()
 
     def begin(nets: list[nn.Linear]) -> list[OptimizedNet]:
-        shared = build_optimizer([w for net in nets for w in trainable_parameters(net)], config)
+        shared = build_optimizer(nets, config)
         return [OptimizedNet(net, config, shared) for net in nets]
 
     def learn(holders: list[OptimizedNet]) -> None:

@@ -200,7 +200,9 @@ def completer(shape: Shape) -> nn.Module:
 
 def config(batch: int, **train: object) -> TrainConfig:
     """Return a configuration that trains without end at a constant learning rate."""
-    always = TrainConfig(batch_size=batch, epochs=10**9, patience=0, schedule="constant")
+    always = TrainConfig(
+        optimizer="adamw", batch_size=batch, epochs=10**9, patience=0, schedule="constant"
+    )
     return replace(always, **train)  # type: ignore[arg-type]
 
 

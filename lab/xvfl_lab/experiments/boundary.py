@@ -32,7 +32,14 @@ WEIGHTS = (0.0, 0.1, 10.0)
 """λ1 = λ2: off, the default, a hundred times the default."""
 RATE = 0.5
 TRAIN = TrainConfig(
-    40, 128, learning_rate=5e-3, patience=0, completion_interval=1, image_shift=0.0, device="cpu"
+    40,
+    128,
+    "adamw",
+    learning_rate=5e-3,
+    patience=0,
+    completion_interval=1,
+    image_shift=0.0,
+    device="cpu",
 )
 DRAWN = replace(ONE_MEMBER, embedding_dim=2)
 GRID = 240

@@ -86,7 +86,7 @@ def make(
 
 def run_config(seed: int, epochs: int) -> RunConfig:
     """Configure a run."""
-    train = TrainConfig(epochs=epochs, random_state=seed, patience=0)
+    train = TrainConfig(epochs=epochs, optimizer="adamw", random_state=seed, patience=0)
     return RunConfig(METHOD, RATE, seed, loss=LossConfig(method=METHOD), train=train)
 
 

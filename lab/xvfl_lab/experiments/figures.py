@@ -257,7 +257,9 @@ def make_jobs(
     `loss` overrides options of the loss; `name` replaces the name of the method.
     """
     chosen = methods or [m for m in METHODS if parties == 2 or m != "fedcvt"]
-    train = TrainConfig(epochs=budget.epochs, batch_size=budget.batch_size, patience=0)
+    train = TrainConfig(
+        epochs=budget.epochs, batch_size=budget.batch_size, optimizer="adamw", patience=0
+    )
     train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
     interval = STORED_INTERVAL if budget.net.members > 1 else 0
     train = replace(train, image_shift=budget.image_shift, completion_interval=interval)

@@ -77,7 +77,9 @@ def make(
 
 def run_config(rate: float, seed: int, epochs: int) -> RunConfig:
     """Configure a run of `xvfl+`."""
-    return RunConfig("xvfl+", rate, seed, train=TrainConfig(epochs=epochs, random_state=seed))
+    return RunConfig(
+        "xvfl+", rate, seed, train=TrainConfig(epochs=epochs, optimizer="adamw", random_state=seed)
+    )
 
 
 def measured(

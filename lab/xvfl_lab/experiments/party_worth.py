@@ -198,7 +198,9 @@ def trained_values(
 
 def run_config(task: Task, seed: int, epochs: int) -> RunConfig:
     """Configure a run of `xvfl+`; a party alone has no other party to complete from."""
-    train = TrainConfig(epochs=epochs, batch_size=128, learning_rate=4e-3, random_state=seed)
+    train = TrainConfig(
+        epochs=epochs, batch_size=128, optimizer="adamw", learning_rate=4e-3, random_state=seed
+    )
     loss = LossConfig(cross_completion=len(task.layouts) > 1)
     return RunConfig("xvfl+", 0.0, seed, loss=loss, train=train)
 

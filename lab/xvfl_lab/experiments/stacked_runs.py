@@ -76,7 +76,7 @@ class RunConfig:
     """Fraction of the training rows that are aligned."""
     net: NetConfig = NetConfig()
     loss: LossConfig = LossConfig()
-    train: TrainConfig = TrainConfig()
+    train: TrainConfig = TrainConfig(optimizer="adamw")
     weights: Literal["last", "best", "calibrated"] = "best"
     """Test the weights of the last epoch, or of the best epoch on held-out validation rows.
     `calibrated`: of the best epoch, and `xvfl+` weighs its decisions as these rows say (D9)."""

@@ -40,7 +40,7 @@ SETTINGS = {"labeled rows": False, "all rows": True}
 """By name: whether unlabeled rows are used."""
 RATE = 0.5
 EPOCHS = 60
-IMAGE_TRAINING = TrainConfig(epochs=EPOCHS, learning_rate=5e-4, precision="bf16")
+IMAGE_TRAINING = TrainConfig(epochs=EPOCHS, optimizer="adamw", learning_rate=5e-4, precision="bf16")
 
 
 def make(
@@ -83,7 +83,7 @@ def run_config(dataset: str, seed: int, epochs: int = EPOCHS) -> RunConfig:
         train = replace(IMAGE_TRAINING, epochs=epochs, random_state=seed)
         run = RunConfig("xvfl+", RATE, seed, train=train, weights="calibrated")
         return replace(run, loss=run.resolve(image=True, parties=2).loss)
-    train = TrainConfig(epochs=epochs, patience=0, random_state=seed)
+    train = TrainConfig(epochs=epochs, optimizer="adamw", patience=0, random_state=seed)
     run = RunConfig("xvfl+", RATE, seed, net=SEVERAL_MEMBERS, train=train, weights="calibrated")
     options = run.resolve(image=False, parties=2)
     return replace(run, loss=options.loss, train=options.train)

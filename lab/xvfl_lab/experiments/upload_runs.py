@@ -103,7 +103,9 @@ SETS: dict[str, DataSet] = {
     "tinyimagenet5": DataSet("tinyimagenet5", 0, 0, (0.5,), 3, True, 60, 180),
 }
 TWO_CLASSES = ("bank", "physionet2012", "avazu")
-IMAGE_TRAINING = TrainConfig(batch_size=200, learning_rate=5e-4, precision="bf16")
+IMAGE_TRAINING = TrainConfig(
+    batch_size=200, optimizer="adamw", learning_rate=5e-4, precision="bf16"
+)
 """Interactive training of images, as in the other figures."""
 
 
@@ -129,7 +131,7 @@ def choose_arm(name: str, data: DataSet) -> Arm:
 
 def run_configs(data: DataSet, arm: Arm, seeds: Iterable[int]) -> list[RunConfig]:
     """Configure the runs of an arm; automatic options stay automatic."""
-    train = TrainConfig()
+    train = TrainConfig(optimizer="adamw")
     if data.image and not arm.privacy.trains_encoders:
         train = replace(IMAGE_TRAINING, epochs=data.epochs)
     shared = RunConfig("xvfl+", 0.0, 0, net=arm.net, train=train, weights="calibrated")

@@ -114,10 +114,12 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         Maximum number of passes over the labeled training rows. 0 means, with several members that
         receive gradients, 16 to 60, for at least 800 steps, else 60.
     batch_size : int, default=0
-        Rows per step. 0 chooses between 64 (128 with several members and automatic epochs) and
-        1024, for about 100 steps per epoch, or fewer steps with unlabeled images.
-    optimizer : {"adamw", "adam", "sgd", "page"}, default="adamw"
-        Optimizer. `"page"` is the paper's variance-reduced method PAGE.
+        Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
+        with unlabeled images; with several members and automatic epochs between 128 and 2048, for
+        about 50 steps per epoch.
+    optimizer : {"muon", "adamw", "adam", "sgd", "page"}, default=None
+        Optimizer. None means `"muon"` with several members that receive gradients, else `"adamw"`.
+        `"page"` is the paper's variance-reduced method PAGE.
     learning_rate : float, default=0.0
         Initial learning rate η. 0 means 0.004 with several members that receive gradients, else
         0.002.
@@ -326,7 +328,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         heads: int = 0,
         epochs: int = 0,
         batch_size: int = 0,
-        optimizer: str = "adamw",
+        optimizer: str | None = None,
         learning_rate: float = 0.0,
         schedule: str = "cosine",
         momentum: float = 0.9,

@@ -16,7 +16,6 @@ from xvfl.training.optimizer import (
     WeightUpdate,
     apply_update,
     build_optimizer,
-    trainable_parameters,
 )
 from xvfl.training.precision import configure_precision
 
@@ -88,8 +87,7 @@ class FusedFederation:
         for worker in self.workers:
             configure_precision(worker.net, config)
         nets = [*(worker.net for worker in self.workers), heads]
-        parameters = [each for net in nets for each in trainable_parameters(net)]
-        self._optimizer = build_optimizer(parameters, config)
+        self._optimizer = build_optimizer(nets, config)
         for worker in self.workers:
             worker.optimized_net = OptimizedNet(worker.net, config, self._optimizer)
         return OptimizedNet(heads, config, self._optimizer)

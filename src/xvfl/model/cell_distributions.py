@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xvfl.primitives.task import Classification
-from xvfl.training.optimizer import QuickLBFGS
+from xvfl.training.quick_optimizers import QuickLBFGS
 from xvfl_serve.cell_model import GROUPS
 
 Floats = NDArray[np.float64]

@@ -110,7 +110,7 @@ class Trainer:
         self._interval = 1 if rows.unlabeled_share else config.completion_interval
         self._graph_steps: dict[bool, CudaGraphStep] = {}
         """The captured step, with and without completion."""
-        self._use_graph = cuda_graph and config.optimizer in ("adam", "adamw")
+        self._use_graph = cuda_graph and config.optimizer in ("adam", "adamw", "muon")
 
     @property
     def optimized_nets(self) -> dict[str, OptimizedNet]:

@@ -4,19 +4,19 @@ Every party has its own net, the coordinator has the heads. The training loop ne
 weights: it sends the same `WeightUpdate` to all of them, in this process or over the network.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, Adam, Optimizer
-from torch.optim.adam import adam
+from torch.optim import SGD, Optimizer
 
 from xvfl.config import TrainConfig
 from xvfl.errors import RunError
+from xvfl.training.muon import Muon, weight_matrices
 from xvfl.training.page import Page
+from xvfl.training.quick_optimizers import QuickAdam
 
 UpdateKind = Literal[
     "step", "page_refresh", "page_look_back", "page_correct", "save_best", "load_best"
@@ -36,31 +36,6 @@ class WeightUpdate:
     """The learning rate, for updates that step."""
 
 
-class _WithoutCompiler(Optimizer):
-    """An optimizer that does not import torch's compiler, which takes as long as importing torch.
-
-    torch imports it in these methods to exclude them from compilation; nothing is compiled here.
-    """
-
-    add_param_group = inspect.unwrap(Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(Optimizer.zero_grad)
-    state_dict = inspect.unwrap(Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
-
-
-class QuickAdam(_WithoutCompiler, Adam):
-    """torch's Adam without the import of the compiler."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Update the weights."""
-        return inspect.unwrap(Adam.step)(self, closure)
-
-
-class QuickLBFGS(_WithoutCompiler, LBFGS):
-    """torch's L-BFGS without the import of the compiler."""
-
-
 class OptimizedNet:
     """A net with its optimizer; nets in one process may share an optimizer."""
 
@@ -70,7 +45,7 @@ class OptimizedNet:
         """Take a net on its device; the caller steps a `shared` optimizer."""
         self.net = net
         self.weights = trainable_parameters(net)
-        self.optimizer = shared or build_optimizer(self.weights, config)
+        self.optimizer = shared or build_optimizer([net], config)
         self._shares = shared is not None
         self.best: dict[str, Tensor] = {}
 
@@ -144,38 +119,10 @@ def apply_update(optimizer: Optimizer, update: WeightUpdate) -> None:
     if update.kind != "step":
         _apply_page(optimizer, update.kind)
     if update.kind != "page_look_back":
-        optimizer_step(optimizer)
+        optimizer.step()
     for group in optimizer.param_groups:
         for weight in group["params"]:
             weight.grad = None
-
-
-def optimizer_step(optimizer: Optimizer) -> None:
-    """Step an optimizer; Adam on a CPU without the overhead that dominates for small nets."""
-    group = optimizer.param_groups[0]
-    weights = [weight for weight in group["params"] if weight.grad is not None]
-    slots: list[dict[str, Tensor]] = [optimizer.state.get(weight, {}) for weight in weights]
-    if not isinstance(optimizer, Adam) or group["capturable"] or not all(slots):
-        optimizer.step()
-        return
-    with torch.no_grad():
-        adam(
-            weights,
-            [weight.grad for weight in weights],
-            [slot["exp_avg"] for slot in slots],
-            [slot["exp_avg_sq"] for slot in slots],
-            [],
-            [slot["step"] for slot in slots],
-            fused=True,
-            decoupled_weight_decay=group["decoupled_weight_decay"],
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
 
 
 def _apply_page(optimizer: Optimizer, kind: UpdateKind) -> None:
@@ -189,13 +136,16 @@ def _apply_page(optimizer: Optimizer, kind: UpdateKind) -> None:
         optimizer.correct()
 
 
-def build_optimizer(weights: Sequence[nn.Parameter], config: TrainConfig) -> Optimizer:
-    """Build the configured optimizer."""
+def build_optimizer(nets: Sequence[nn.Module], config: TrainConfig) -> Optimizer:
+    """Build the configured optimizer of some nets."""
+    weights = [weight for net in nets for weight in trainable_parameters(net)]
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
         return SGD(weights, rate, momentum=config.momentum, weight_decay=decay)
     if config.optimizer == "page":
         return Page(weights, rate, weight_decay=decay)
+    if config.optimizer == "muon":
+        return Muon(weights, weight_matrices(nets), rate, decay)
     return QuickAdam(
         weights,
         rate,

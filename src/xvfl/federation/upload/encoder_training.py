@@ -86,6 +86,7 @@ class EncoderTraining:
         train = TrainConfig(
             epochs=config.epochs,
             batch_size=batch,
+            optimizer="adamw",
             learning_rate=config.learning_rate or (1e-3 if contrastive else 2e-3),
             # Without a warmup, contrastive learning fails for some seeds.
             schedule="warmup" if contrastive else "cosine",
