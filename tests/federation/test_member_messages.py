@@ -190,6 +190,7 @@ def train_split(
 TRAIN = TrainConfig(
     epochs=6,
     batch_size=40,
+    optimizer="adamw",
     learning_rate=5e-3,
     patience=0,
     completion_interval=1,

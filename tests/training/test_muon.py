@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -24,14 +23,14 @@ def slow_twin(X: Tensor) -> Tensor:
     return X
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (8, 30), (30, 8), (64, 300)])
-def test_matrices_are_orthogonalized_as_one_by_one(shape: tuple[int, int]) -> None:
+def test_matrices_are_orthogonalized_as_one_by_one() -> None:
     torch.manual_seed(0)
-    X = torch.randn(3, *shape)
-    expected = torch.stack([slow_twin(each) for each in X])
-    torch.testing.assert_close(muon.orthogonalize(X), expected, rtol=1e-4, atol=1e-5)
-    values = torch.linalg.svdvals(muon.orthogonalize(X))
-    assert values.max() < 1.3, "no direction is longer than the others"
+    shapes = [(3, 8, 8), (2, 8, 30), (1, 30, 8), (3, 64, 300), (2, 64, 46), (1, 8, 12)]
+    matrices = [torch.randn(shape) for shape in shapes]
+    for X, ours in zip(matrices, muon.orthogonalize(matrices), strict=True):
+        expected = torch.stack([slow_twin(each) for each in X])
+        torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4)
+        assert torch.linalg.svdvals(ours).max() < 1.3, "no direction is longer than the others"
 
 
 def test_a_step_is_that_of_torchs_muon_and_adamw() -> None:

@@ -214,9 +214,11 @@ class XVFL:
 
     def _apply_head(self, stacked: int, *inputs: HeadInputs) -> Sequence[Tensor]:
         """Apply the head to all inputs of a step in one call."""
-        x = torch.cat([each for each, _ in inputs], 1)
-        used = torch.cat([each for _, each in inputs], 1) if self._skips_rows else None
-        out = apply_to_rows(self.heads, used, x.flatten(0, 1), stacked=stacked)
+        x, used = inputs[0]
+        if len(inputs) > 1:
+            x, used = (torch.cat(parts, 1) for parts in zip(*inputs, strict=True))
+        needed = used if self._skips_rows else None
+        out = apply_to_rows(self.heads, needed, x.flatten(0, 1), stacked=stacked)
         out = out.view(*x.shape[:2], out.shape[-1])
         return torch.split(out, [each.shape[1] for each, _ in inputs], 1)
 

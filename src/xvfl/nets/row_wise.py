@@ -25,6 +25,7 @@ from xvfl.nets.norm import GroupNorm
 from xvfl.nets.numbers import NumberEmbeddings
 from xvfl.nets.resnet import Block, ResidualBottom
 from xvfl.nets.stacked import StackedEmbedding, StackedInputLinear, StackedLinear
+from xvfl.nets.stacked_mlp import StackedMLP
 from xvfl.nets.whitening import Whitening
 
 ROW_WISE: frozenset[type[nn.Module]] = frozenset(
@@ -34,7 +35,7 @@ ROW_WISE: frozenset[type[nn.Module]] = frozenset(
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
         *(LinearSkip, AdaptedHead, ConcatHead, ParallelBottoms, Block, ResidualBottom),
         *(NumberEmbeddings, StackedEmbedding, StackedLinear, Whitening),
-        *(InputLinear, StackedInputLinear),
+        *(InputLinear, StackedInputLinear, StackedMLP),
         *(SeeingCompleter, ImageFusion, TableFusion),
         *(Completer, ImageTrunk, NoCompleter, TypedOutput),
     )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from xvfl.nets.mlp import InputLinear
 from xvfl.nets.numbers import NumberEmbeddings
+from xvfl.nets.stacked_mlp import StackedMLP
 from xvfl.nets.whitening import Whitening
 
 
@@ -91,7 +92,15 @@ def stack(nets: Sequence[nn.Module], sharing: int = 1) -> nn.Module:
         name: stack([cast(nn.Module, net._modules[name]) for net in nets], sharing)
         for name in first._modules
     }
-    return stacked
+    return StackedMLP(*stacked.children()) if _is_mlp(stacked) else stacked
+
+
+def _is_mlp(net: nn.Module) -> bool:
+    """Tell whether a net consists of stacked linear layers with ReLU between them."""
+    layers = list(net.children()) if type(net) is nn.Sequential else []
+    return len(layers) % 2 == 1 and all(
+        isinstance(layer, nn.ReLU if at % 2 else StackedLinear) for at, layer in enumerate(layers)
+    )
 
 
 def _stack(weights: Sequence[Tensor]) -> nn.Parameter:

@@ -16,6 +16,8 @@ from xvfl.primitives.seeding import derive_seed
 
 _STATE_HEADER, _STATE_WORDS = 24, 624
 """Bytes before the words of a CPU generator's state, and the number of words."""
+BLOCK_STEPS, BLOCK_NUMBERS = 16, 2**20
+"""Most steps, and about the most numbers, that `CounterRNG` generates at once."""
 
 
 def named_generator(device: torch.device | str, *name: int | str) -> torch.Generator:
@@ -66,6 +68,8 @@ class CounterRNG:
     def __init__(self, seeds: Sequence[int], *purpose: int | str) -> None:
         """Take the seed of each run and the purpose of the numbers."""
         self._keys = torch.tensor([derive_seed(seed, *purpose) for seed in seeds])
+        self._block = torch.empty(0)
+        self._block_of: tuple[int, int, int, torch.device] | None = None
 
     @classmethod
     def concat(cls, generators: Sequence["CounterRNG"]) -> "CounterRNG":
@@ -77,17 +81,30 @@ class CounterRNG:
     def uniform(self, step: int | Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
         """Generate numbers in [0, 1) for the rows of all runs, run after run. (rows, columns)
 
-        A number depends on its run's seed, the step, and its row and column within the run.
+        A number depends on its run's seed, the step, and its row and column within the run. On a
+        CPU, the numbers of some steps are generated at once.
         """
+        if isinstance(step, Tensor):
+            return self._of_steps(step.to(device).view(1), rows, columns)[0]
+        steps = 1 if device.type != "cpu" else BLOCK_NUMBERS // max(rows * columns, 1)
+        steps = min(max(steps, 1), BLOCK_STEPS)
+        first = step - step % steps
+        if self._block_of != (first, rows, columns, device):
+            # Filling in the step avoids a synchronizing copy to the device.
+            at = torch.full((1,), first, device=device) + torch.arange(steps, device=device)
+            self._block = self._of_steps(at, rows, columns)
+            self._block_of = (first, rows, columns, device)
+        return self._block[step - first]
+
+    def _of_steps(self, steps: Tensor, rows: int, columns: int) -> Tensor:
+        """Generate the numbers of several steps. (steps, rows, columns)"""
+        device = steps.device
         if self._keys.device != device:
             self._keys = self._keys.to(device)
-        runs = len(self._keys)
-        # Filling in the step avoids a synchronizing copy to the device.
-        at = step if isinstance(step, Tensor) else torch.full((), step, device=device)
-        run_step = _mix(self._keys + _mix(at.to(device)))
-        row = _mix(run_step.unsqueeze(1) + torch.arange(rows // runs, device=device))
-        column = row.unsqueeze(2) + torch.arange(columns, device=device)
-        return _to_unit(column).view(rows, columns)
+        of_run = _mix(self._keys + _mix(steps).unsqueeze(1))
+        row = _mix(of_run.unsqueeze(2) + torch.arange(rows // len(self._keys), device=device))
+        column = row.unsqueeze(3) + torch.arange(columns, device=device)
+        return _to_unit(column).view(len(steps), rows, columns)
 
     def uniform_by_key(self, keys: Tensor, columns: int) -> Tensor:
         """Generate numbers in [0, 1) that depend on a key of each row, not on its position.

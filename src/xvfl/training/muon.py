@@ -2,7 +2,7 @@
 
 K. Jordan et al. Muon: an optimizer for hidden layers in neural networks. 2024. The length of a step
 is adapted to that of AdamW, as in J. Liu et al., Muon is scalable for LLM training, 2025.
-Shapes: S matrices of the same shape, r rows, c columns.
+Shapes: S stacked matrices, r rows, c columns.
 """
 
 import math
@@ -21,41 +21,59 @@ SCALE = 0.4
 ITERATIONS = 3
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the polynomial that moves singular values towards 1 (Jordan et al.)."""
+TALL = 2
+"""Matrices with more rows than this times their columns are transposed."""
+TINY = 1e-14
 MIN_SIDE = 8
 """Fewest rows and columns of a matrix; others, such as a head's outputs, take AdamW steps."""
 
 
 def weight_matrices(nets: Iterable[nn.Module]) -> list[nn.Parameter]:
     """List the weights of linear layers, also stacked, of at least `MIN_SIDE` rows and columns."""
-    layers = [
+    layers = (
         each
         for net in nets
         for each in net.modules()
         if isinstance(each, nn.Linear | StackedLinear)
+    )
+    weights = (layer.weight for layer in layers if layer.weight.requires_grad)
+    return [
+        weight
+        for weight in weights
+        if isinstance(weight, nn.Parameter) and min(weight.shape[-2:]) >= MIN_SIDE
     ]
-    weights = [layer.weight for layer in layers if layer.weight.requires_grad]
-    return [weight for weight in weights if min(weight.shape[-2:]) >= MIN_SIDE]
 
 
-def orthogonalize(X: Tensor) -> Tensor:
-    """Move the singular values of matrices towards 1 by Newton–Schulz iterations. (S, r, c)
+def orthogonalize(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Move the singular values of matrices (S, r, c) of any shapes towards 1.
 
-    The iterations X ← (aI + bG + cG²) X with G = X Xᵀ are computed on G, which is small if one side
-    of the matrices is, and applied to X once.
+    The Newton–Schulz iterations X ← (aI + bG + cG²) X with G = X Xᵀ are computed on G, for all
+    matrices with the same number of rows at once, and applied to X once.
     """
-    if X.shape[1] > X.shape[2]:
-        return orthogonalize(X.mT).mT
+    tall = [each.shape[1] > TALL * each.shape[2] for each in matrices]
+    wide = [each.mT if one else each for each, one in zip(matrices, tall, strict=True)]
+    out: list[Tensor] = list(wide)
+    for rows in {each.shape[1] for each in wide}:
+        at = [place for place, each in enumerate(wide) if each.shape[1] == rows]
+        G = torch.cat([torch.bmm(wide[place], wide[place].mT) for place in at])
+        factors = torch.split(_polynomials(G), [len(wide[place]) for place in at])
+        for place, factor in zip(at, factors, strict=True):
+            out[place] = torch.bmm(factor, wide[place])
+    return [each.mT if one else each for each, one in zip(out, tall, strict=True)]
+
+
+def _polynomials(G: Tensor) -> Tensor:
+    """Compute the product of the iterations' factors from the products X Xᵀ. (S, r, r)"""
     a, b, c = COEFFICIENTS
-    X = X / (torch.linalg.vector_norm(X, dim=(1, 2), keepdim=True) + 1e-7)
-    eye = torch.eye(X.shape[1], dtype=X.dtype, device=X.device).expand(len(X), -1, -1)
-    G = torch.bmm(X, X.mT)
-    product = eye
+    squares = G.diagonal(dim1=1, dim2=2).sum(1).view(-1, 1, 1) + TINY
+    G, product = G / squares, squares.rsqrt()
     for iteration in range(ITERATIONS):
-        P = torch.baddbmm(a * eye + b * G, G, G, alpha=c)
-        product = torch.bmm(P, product) if iteration else P
+        P = torch.baddbmm(G, G, G, beta=b, alpha=c)
+        P.diagonal(dim1=1, dim2=2).add_(a)
+        product = torch.bmm(P, product) if iteration else P * product
         if iteration + 1 < ITERATIONS:
             G = torch.bmm(torch.bmm(P, G), P)
-    return torch.bmm(product, X)
+    return product
 
 
 class Muon(QuickOptimizer):
@@ -99,29 +117,22 @@ class Muon(QuickOptimizer):
         """Update all weights that have a gradient."""
         for group in self.param_groups:
             weights = [each for each in group["params"] if each.grad is not None]
-            if group["orthogonal"]:
+            if weights and group["orthogonal"]:
                 self._step_matrices(weights, group)
             elif weights:
                 adam_step(weights, self.state, group)
 
-    def _step_matrices(self, weights: Sequence[Tensor], group: dict[str, Any]) -> None:
-        by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+    def _step_matrices(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         for weight in weights:
-            by_shape.setdefault(tuple(weight.shape[-2:]), []).append(weight)
-        for (rows, columns), same in by_shape.items():
-            directions = [self._direction(weight).view(-1, rows, columns) for weight in same]
-            sizes = [len(each) for each in directions]
-            steps = torch.split(orthogonalize(torch.cat(directions)), sizes)
-            length = SCALE * math.sqrt(max(rows, columns))
-            for weight, step in zip(same, steps, strict=True):
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.sub_((group["lr"] * length) * step.view_as(weight))
-
-    def _direction(self, weight: Tensor) -> Tensor:
-        """Update the momentum of a matrix and look ahead (Nesterov)."""
-        assert weight.grad is not None
-        slots = self.state[weight]
-        if not slots:
-            slots["momentum"] = torch.zeros_like(weight)
-        momentum: Tensor = slots["momentum"].lerp_(weight.grad, 1 - MOMENTUM)
-        return weight.grad.lerp(momentum, MOMENTUM)
+            if not self.state[weight]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        momenta = [self.state[weight]["momentum"] for weight in weights]
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        # Nesterov: look ahead.
+        directions = torch._foreach_lerp(gradients, momenta, MOMENTUM)
+        stacked = [each.view(-1, *each.shape[-2:]) for each in directions]
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        for weight, step in zip(weights, orthogonalize(stacked), strict=True):
+            length = SCALE * math.sqrt(max(weight.shape[-2:]))
+            weight.sub_((group["lr"] * length) * step.view_as(weight))

@@ -56,7 +56,7 @@ def adam_step(
     beta1, beta2 = group["betas"]
     adam(
         list(weights),
-        [weight.grad for weight in weights],
+        [weight.grad for weight in weights if weight.grad is not None],
         [slot["exp_avg"] for slot in slots],
         [slot["exp_avg_sq"] for slot in slots],
         [],
