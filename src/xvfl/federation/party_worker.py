@@ -101,9 +101,9 @@ class PartyWorker:
         own: Sequence[Tensor] = ()
         if "self" in views:
             cue = _interleave(copies[-n_masks:])
-            used = None if used is None else self.net.repeat_for_members(used[:, -n_masks:])
             hidden = self.net.repeat_for_members(_interleave(masked))
-            completed = self._complete(cue, hidden, used, own_cue=True)
+            completing = self._used_completions(views, needed)
+            completed = self._complete(cue, hidden, completing, own_cue=True)
             own = completed.view(len(handles), n_masks, completed.shape[-1]).unbind(1)
         masked_copies = iter(copies[len(copies) - n_masks :])
         by_view = {"plain": iter(copies), "masked": masked_copies, "self": iter(own)}
@@ -156,6 +156,13 @@ class PartyWorker:
             used.append(torch.stack([needed[:, i] for i in places], 1).any(1))
         return torch.stack(used, 1)
 
+    def _used_completions(self, views: Sequence[View], needed: Tensor | None) -> Tensor | None:
+        """Return which completions the needed views use. (M·B, masks)"""
+        if needed is None or not self.row_wise:
+            return None
+        used = torch.stack([needed[:, i] for i, view in enumerate(views) if view == "self"], 1)
+        return self.net.repeat_for_members(used)
+
     def _sample_mask(self, observed: Tensor, step: int | Tensor, number: int) -> Tensor:
         """Sample the mask of a copy; a share of the copies keeps all features."""
         unmasked = self._unmasked.view(-1, 1).expand(-1, len(observed) // len(self._unmasked))
@@ -199,6 +206,8 @@ class PartyWorker:
             loss = self._reconstruction_loss(reconstructed, x.detach(), known, observed)
             loss = self.reconstruction * n_copies * loss
             self.objective = loss if self.objective is None else self.objective + loss
+        if used is not None and used.device.type == "cpu" and not bool(used.any()):
+            return torch.zeros_like(cue)
         merged = self.net.merged(x, observed, completed)
         return self._apply(self.net.bottom, used, merged)
 

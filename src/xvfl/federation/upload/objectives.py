@@ -57,7 +57,9 @@ class Reconstruction(Objective):
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Return the reconstruction loss; the federation adds its gradient in `backward`."""
-        federation.embed(rows, self._views)
+        # The decoder runs in the views `self`; their embeddings are not needed.
+        needed = torch.tensor([view == "masked" for view in self._views], device=rows.device)
+        federation.embed(rows, self._views, needed.expand(len(rows), 1, -1))
         (worker,) = cast(FusedFederation, federation).workers
         assert worker.objective is not None
         return {"reconstruction": worker.objective.detach() / rows.runs}
