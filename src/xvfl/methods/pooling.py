@@ -59,6 +59,24 @@ def prediction_views(method: Method) -> tuple[View, ...]:
     return inner.prediction_views if isinstance(inner, XVFL) else ("plain",)
 
 
+def without_gaps(method: Method) -> Method | None:
+    """Return the method for rows that are full, which need no completion; None if it has no other.
+
+    Its predictions of rows that are full at the predicting party, or at all parties in mode
+    "collaborative", are the same.
+    """
+    if "self" not in prediction_views(method):
+        return None
+    if isinstance(method, Members):
+        inner = without_gaps(method.method)
+        return None if inner is None else method.of(inner)
+    assert isinstance(method, XVFL)
+    result = XVFL(method.heads, method.weights, completing=False, task=method.task)
+    result.modes, result.decision_weights = method.modes, method.decision_weights
+    result.default_weights = method.default_weights
+    return result
+
+
 def without_completion(method: Method) -> Method | None:
     """Return the method without completion of missing features; None if it never completes."""
     if "self" not in prediction_views(method):

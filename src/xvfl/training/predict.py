@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.methods.base import Federation, Method, Mode, mode_key, require_mode
-from xvfl.methods.pooling import decisions
+from xvfl.methods.pooling import decisions, without_gaps
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Task
 from xvfl.training.protocols import ReachableFederation
@@ -31,12 +31,27 @@ def logits(
     party: int,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Compute the logits of rows in a mode, in batches; on the CPU, or on `device`. (N, C)"""
+    """Compute the logits of rows in a mode, in batches; on the CPU, or on `device`. (N, C)
+
+    Rows that are full are predicted apart: without completion.
+    """
+    require_mode(method, mode)
 
     def predict(method: Method, federation: Federation, rows: Rows, party: int) -> Tensor:
         return method.logits(federation, rows, mode, party)
 
-    return _in_batches(predict, method, federation, rows, mode, party, device)
+    full = rows.full.all(1) if mode == "collaborative" else rows.full[:, party]
+    plain = None if mode == "peers" or rows.runs > 1 else without_gaps(method)
+    if plain is None or not bool(full.any()):
+        return _in_batches(predict, method, federation, rows, mode, party, device)
+    places = [(full.nonzero().flatten(), plain), ((~full).nonzero().flatten(), method)]
+    out = [
+        _in_batches(predict, used, federation, rows.take(at), mode, party, device)
+        for at, used in places
+        if len(at)
+    ]
+    order = torch.cat([at for at, _ in places]).argsort()
+    return torch.cat(out)[order.to(out[0].device)]
 
 
 def all_decisions(
