@@ -72,8 +72,11 @@ def without_gaps(method: Method) -> Method | None:
         return None if inner is None else method.of(inner)
     assert isinstance(method, XVFL)
     result = XVFL(method.heads, method.weights, completing=False, task=method.task)
-    result.modes, result.decision_weights = method.modes, method.decision_weights
-    result.default_weights = method.default_weights
+    result.modes = method.modes
+    # Decisions of a row as observed and completed are equal: only others need weights.
+    weights = method.decision_weights.get("collaborative")
+    if weights is not None and any(weights[2:]):
+        result.decision_weights["collaborative"] = weights
     return result
 
 
