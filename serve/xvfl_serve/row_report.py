@@ -177,7 +177,8 @@ def describe_rows(
     filled = ~full & (seen | cross_completion) & (completes & ~prior)[:, None]
     counted = np.arange(seen.shape[1]) == at if kind.party else np.ones(seen.shape[1], dtype=bool)
     completed = (rows.missing * filled)[:, counted].sum(1) / max(rows.features[counted].sum(), 1)
-    mode = np.where(prior, "prior", np.where(alone, "local", kind.mode))
+    mode = np.full(len(seen), kind.mode, dtype=object)
+    mode[alone], mode[prior] = "local", "prior"
     return RowReport(
         mode.tolist(),
         _marked_names(kind.parties, contributors & ~prior[:, None]),

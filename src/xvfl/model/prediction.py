@@ -121,7 +121,9 @@ def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | No
     if party is not None:
         return source_ids(sources[party])
     first, *others = (source_index(sources[name]) for name in given)
-    return first.append([each for each in others if not each.equals(first)]).unique().tolist()
+    others = [each for each in others if not each.equals(first)]
+    ids: list[str] = (first.append(others).unique() if others else first).tolist()
+    return ids
 
 
 def without_assistance(request: PredictRequest, rows: Rows, partial_peers: bool) -> Tensor:
@@ -169,7 +171,7 @@ def build_prediction(
         model.task,
         np.where(prior[:, None], np.asarray(model.prior), values),
         report.mode,
-        ["+".join(names) for names in report.parties],
+        _joined(report.parties),
         np.array(report.completed, dtype=np.float64),
         np.where(prior, 0, sent),
         notes,
@@ -220,6 +222,12 @@ def _encoding_notes(rows: Rows, encoded: Mapping[str, Encoded]) -> list[str]:
         for row in np.flatnonzero(own != "").tolist():
             notes[row] = _join(notes[row], f"{name}: {own[row]}")
     return notes
+
+
+def _joined(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Join the names of each list by +; many rows have the same list."""
+    texts = {id(each): "+".join(each) for each in {id(each): each for each in lists}.values()}
+    return [texts[id(each)] for each in lists]
 
 
 def _join(*notes: str) -> str:

@@ -42,13 +42,13 @@ def logits(
 
     full = rows.full.all(1) if mode == "collaborative" else rows.full[:, party]
     plain = None if mode == "peers" or rows.runs > 1 else without_gaps(method)
-    if plain is None or not bool(full.any()):
-        return _in_batches(predict, method, federation, rows, mode, party, device)
+    if plain is None or not bool(full.any()) or bool(full.all()):
+        used = plain if plain is not None and bool(full.all()) else method
+        return _in_batches(predict, used, federation, rows, mode, party, device)
     places = [(full.nonzero().flatten(), plain), ((~full).nonzero().flatten(), method)]
     out = [
         _in_batches(predict, used, federation, rows.take(at), mode, party, device)
         for at, used in places
-        if len(at)
     ]
     order = torch.cat([at for at, _ in places]).argsort()
     return torch.cat(out)[order.to(out[0].device)]
