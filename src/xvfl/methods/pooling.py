@@ -6,6 +6,7 @@ Shapes: B rows, n decisions, C classes.
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from xvfl.errors import RunError
@@ -73,9 +74,9 @@ def without_gaps(method: Method) -> Method | None:
     assert isinstance(method, XVFL)
     result = XVFL(method.heads, method.weights, completing=False, task=method.task)
     result.modes = method.modes
-    # Decisions of a row as observed and completed are equal: only others need weights.
+    # Decisions of a row as observed and completed are equal, and their weights add up to 1.
     weights = method.decision_weights.get("collaborative")
-    if weights is not None and any(weights[2:]):
+    if weights is not None and torch.as_tensor(weights)[..., 2].any():
         result.decision_weights["collaborative"] = weights
     return result
 
