@@ -2,15 +2,18 @@
 
     python lab/benchmarks/fit_seconds.py bank large wide
     python lab/benchmarks/fit_seconds.py bank large --share 0.25 --seeds 0
-    python lab/benchmarks/fit_seconds.py adult --adult adult.csv
+    python lab/benchmarks/fit_seconds.py adult --adult adult.csv --kept fits.jsonl
 
 `bank` are all rows of Bank Marketing, `adult` a CSV file with the label in its last column; `large`
 (240,000 x 30) and `wide` (1,100 x 2,000) are generated. Two parties have half of the columns each.
 The two versions take turns, each in a process of its own with one thread and the defaults; the
 earlier one is installed from its wheels by `scripts/version`. A small fit comes before the timed
-one, because the first imports take seconds. Each process prints its result, then the script prints
-means over the seeds: AUROC of held-out rows, collaborative; peak memory of the process; CPU seconds
-to predict 300,000 rows (`--predicted`), which are repeated held-out rows.
+one, because the first imports take seconds. A fit ends when the model is saved, because versions
+from 0.4.0 on fit the model of cells then. The script prints each fit as it ends, then means over
+the seeds: AUROC of held-out rows, collaborative; CPU seconds to predict 300,000 rows
+(`--predicted`), which are repeated held-out rows, of at most 20 million cells; the peak memory of
+the process after the fit, and at the end, in MiB. With `--kept`, finished fits are kept in a file
+and not repeated; delete it after a change of the code.
 """
 
 import argparse
@@ -18,12 +21,14 @@ import json
 import os
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +40,8 @@ from sklearn.metrics import roc_auc_score
 Split = tuple[dict[str, pd.DataFrame], pd.Series]
 """The two parties' rows, and labels 0 and 1."""
 PARTS = ("train", "test")
-FIELDS = ("cpu", "predict", "memory", "auroc")
+FIELDS = ("cpu", "predict", "memory of fit", "memory of predict", "auroc")
+MAX_CELLS = 20_000_000
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -138,16 +144,23 @@ def fit_once(folder: Path, seed: int, predicted: int) -> dict[str, float]:
     model = XVFLClassifier(device="cpu", random_state=seed)
     started = time.process_time()
     model.fit(tables, y)
-    cpu = time.process_time() - started
+    model.save(folder / "model")
+    cpu, memory = time.process_time() - started, peak_memory()
+    shutil.rmtree(folder / "model")
     proba = np.asarray(model.predict_proba(tests))[:, -1].astype(float)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    at = np.arange(predicted) % len(truth)
+    columns = sum(table.shape[1] for table in tests.values())
+    at = np.arange(min(predicted, MAX_CELLS // columns)) % len(truth)
     many = {name: table.iloc[at].reset_index(drop=True) for name, table in tests.items()}
     started = time.process_time()
     model.predict_proba(many)
     predict = time.process_time() - started
     auroc = 100 * roc_auc_score(truth, proba)
-    return dict(zip(FIELDS, (cpu, predict, memory, auroc), strict=True))
+    return dict(zip(FIELDS, (cpu, predict, memory, peak_memory(), auroc), strict=True))
+
+
+def peak_memory() -> float:
+    """Return the largest resident memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def fit_trees(splits: Mapping[str, Split], seed: int) -> dict[str, float]:
@@ -175,19 +188,41 @@ def in_process(python: Sequence[str], folder: Path, seed: int, options: argparse
     return json.loads(done.stdout.splitlines()[-1])
 
 
+class Kept:
+    """Results of finished fits by name, kept in a file of JSON lines if there is a path."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.found: dict[str, dict[str, float]] = dict(map(json.loads, lines))
+
+    def get(self, name: str, fit: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return the kept result, or fit, keep the result and print it."""
+        if name not in self.found:
+            self.found[name] = fit()
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(json.dumps([name, self.found[name]]) + "\n")
+        show(name, self.found[name])
+        return self.found[name]
+
+
 def compare(case: str, options: argparse.Namespace) -> None:
     """Let the versions take turns over the seeds, and print each fit and the means."""
     results: dict[str, list[dict[str, float]]] = {"old": [], "new": [], "trees": []}
     pythons = {"old": shlex.split(options.old), "new": [sys.executable]}
+    kept = Kept(options.kept)
     for seed in options.seeds:
         splits = split(case, options, seed)
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), splits)
-            results["trees"].append(fit_trees(splits, seed))
-            for name, python in pythons.items():
-                results[name].append(in_process(python, Path(folder), seed, options))
-        for name, found in results.items():
-            show(f"{case}, {len(splits['train'][1])} rows, seed {seed}, {name}", found[-1])
+            fits = {"trees": partial(fit_trees, splits, seed)} | {
+                name: partial(in_process, python, Path(folder), seed, options)
+                for name, python in pythons.items()
+            }
+            for name, fit in fits.items():
+                key = f"{case}, {len(splits['train'][1])} rows, seed {seed}, {name}"
+                results[name].append(kept.get(key, fit))
     means = {name: dict(pd.DataFrame(found).mean()) for name, found in results.items()}
     for name, mean in means.items():
         show(f"{case}, mean of {len(options.seeds)} seeds, {name}", mean)
@@ -212,6 +247,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--share", type=float, default=1.0, help="share of the training rows")
     parser.add_argument("--adult", type=Path, help="CSV file, label last")
+    parser.add_argument("--kept", type=Path, help="file of finished fits, to resume from")
     parser.add_argument("--predicted", type=int, default=300_000, help="rows to predict")
     parser.add_argument(
         "--old",

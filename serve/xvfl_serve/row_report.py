@@ -177,7 +177,8 @@ def describe_rows(
     filled = ~full & (seen | cross_completion) & (completes & ~prior)[:, None]
     counted = np.arange(seen.shape[1]) == at if kind.party else np.ones(seen.shape[1], dtype=bool)
     completed = (rows.missing * filled)[:, counted].sum(1) / max(rows.features[counted].sum(), 1)
-    mode = np.where(prior, "prior", np.where(alone, "local", kind.mode))
+    mode = np.full(len(seen), kind.mode, dtype=object)
+    mode[alone], mode[prior] = "local", "prior"
     return RowReport(
         mode.tolist(),
         _marked_names(kind.parties, contributors & ~prior[:, None]),
@@ -222,9 +223,10 @@ def assistants(full: Bools, seen: Bools, party: int, partial: bool) -> Bools:
 
 def _marked_names(names: Sequence[str], marked: Bools) -> list[list[str]]:
     """List the names marked in each row."""
-    # Few distinct patterns, many rows.
-    lists: dict[tuple[bool, ...], list[str]] = {}
-    patterns = list(map(tuple, marked.tolist()))
-    for each in set(patterns):
-        lists[each] = [name for name, own in zip(names, each, strict=True) if own]
-    return [lists[each] for each in patterns]
+    # Few distinct patterns, many rows: number the patterns party by party.
+    pattern = np.zeros(len(marked), dtype=np.int64)
+    for own in marked.T:
+        pattern = np.unique(2 * pattern + own, return_inverse=True)[1]
+    _, first = np.unique(pattern, return_index=True)
+    lists = [[name for name, own in zip(names, marked[row], strict=True) if own] for row in first]
+    return [lists[each] for each in pattern.tolist()]

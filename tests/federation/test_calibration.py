@@ -27,7 +27,7 @@ from xvfl.training.calibration import (
     choose_weights,
     fit_decision_weights,
 )
-from xvfl.training.predict import logits
+from xvfl.training.predict import logits, some_rows
 
 
 def log_loss(out: Tensor, y: int, scale: float) -> float:
@@ -280,3 +280,13 @@ def test_D9_a_row_predicted_as_observed_counts_no_completed_features(
     missing = both["bank"].isna().to_numpy().mean(1)
     np.testing.assert_allclose(shares[0.25], missing)
     assert (shares[0.0] == 0).all()
+
+
+def test_scores_use_evenly_spaced_rows_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = torch.arange(14)
+    full = torch.ones(14, 1, dtype=torch.bool)
+    rows = Rows(y.unsqueeze(1), full, full, y, torch.ones(14), runs=2)
+    assert some_rows(rows) is rows
+    monkeypatch.setattr("xvfl.training.predict.MAX_ROWS", 3)
+    some = some_rows(rows)
+    assert some.y.tolist() == [0, 3, 6, 7, 10, 13] and some.runs == 2

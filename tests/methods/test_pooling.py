@@ -15,8 +15,9 @@ from tests.problems import Problem
 from xvfl.config import LossConfig
 from xvfl.methods.base import Method, Mode
 from xvfl.methods.members import Members, member_seeds
-from xvfl.methods.pooling import decision_weights, decisions, pooling_method
+from xvfl.methods.pooling import decision_weights, decisions, pooling_method, without_gaps
 from xvfl.methods.xvfl import XVFL, XVFLWeights
+from xvfl.training.predict import logits
 
 NAMES = ("p0", "p1", "p2")
 WEIGHTS: dict[str, Any] = {
@@ -88,6 +89,24 @@ def test_D9_all_weight_on_the_completed_decision_is_the_default(mode: Any) -> No
     method.decision_weights[key] = weights
     found = method.logits(problem.federation(), problem.rows, mode, 1)
     torch.testing.assert_close(found, default)
+
+
+@pytest.mark.parametrize("own", [0.0, 0.5])
+@pytest.mark.parametrize("concat", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "party"), [("local", 0), ("local", 2), ("assisted", 1), ("collaborative", 0)]
+)
+def test_full_rows_are_predicted_as_with_completion(
+    mode: Any, party: int, concat: bool, own: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xvfl.training.predict.BATCH", 2)
+    problem, method = predicting(concat, XVFLWeights(0.1, 0.1, 1.0))
+    method.decision_weights.update(WEIGHTS | {"collaborative": [0.25, 0.75, own]})
+    full = problem.rows.full.all(1) if mode == "collaborative" else problem.rows.full[:, party]
+    assert full.any() and not full.all() and without_gaps(method) is not None
+    found = logits(method, problem.federation(), problem.rows, mode, party)
+    expected = method.logits(problem.federation(), problem.rows, mode, party)
+    torch.testing.assert_close(found.log_softmax(-1), expected.float().log_softmax(-1))
 
 
 @pytest.mark.parametrize("mode", ["local", "assisted", "collaborative"])

@@ -33,7 +33,7 @@ def parse_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
     if duplicates.any():
         first = int(np.argmax(duplicates))
         raise duplicate_ids(where, int(duplicates.sum()), texts.iloc[first], start + first)
-    ids: pd.Index = pd.Index(texts.to_numpy(dtype=object), dtype="str", name="id")
+    ids: pd.Index = pd.Index(texts.array, dtype="str", name="id")
     return ids
 
 

@@ -30,7 +30,7 @@ def find_label_leaks(frame: pd.DataFrame, y: NDArray[np.int64]) -> Iterator[tupl
     `y` are the class numbers of the rows, −1 for none.
     """
     labeled = np.flatnonzero(y >= 0)[:MAX_ROWS]
-    rows, classes = frame.iloc[labeled], y[labeled]
+    rows, classes = frame.iloc[labeled], np.unique(y[labeled], return_inverse=True)[1]
     for name in frame.columns:
         if text := _value_leak(rows[name], classes) or _number_leak(rows[name], classes):
             yield str(name), text
@@ -42,7 +42,9 @@ def _value_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     if not 1 <= len(values) <= MAX_VALUES:
         return ""
     seen = codes >= 0
-    accuracy = max(_accuracy(codes[seen], classes[seen]), _accuracy(seen.astype(int), classes))
+    accuracy = _accuracy(codes[seen], classes[seen])
+    if not seen.all():
+        accuracy = max(accuracy, _accuracy(seen.astype(int), classes))
     verb = "repeats" if len(values) <= len(np.unique(classes)) else "determines"
     shown = " and ".join(repr(str(each)) for each in values[:2])
     if accuracy == 1:
@@ -65,7 +67,7 @@ def _number_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
     observed = np.isfinite(numbers)
     numbers, classes = numbers[observed], classes[observed]
-    if len(numbers) < MIN_ROWS_OF_NUMBERS or len(np.unique(classes)) != 2:
+    if len(numbers) < MIN_ROWS_OF_NUMBERS or np.count_nonzero(np.bincount(classes)) != 2:
         return ""
     is_second = classes == classes.max()
     errors = sum(
@@ -111,12 +113,11 @@ def _accuracy(codes: NDArray[np.int64], classes: NDArray[np.int64]) -> float:
     """Return the share of held-out rows in the most frequent class of their code; 0 if no leak."""
     if len(codes) < MIN_ROWS:
         return 0.0
-    classes = np.unique(classes, return_inverse=True)[1]
     shape = codes.max() + 1, classes.max() + 1
     errors = 0
     for train, test in _folds(len(codes)):
-        counts = np.zeros(shape, dtype=np.int64)
-        np.add.at(counts, (codes[train], classes[train]), 1)
+        cells = np.ravel_multi_index((codes[train], classes[train]), shape)
+        counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
         predicted = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
         errors += int((predicted[codes[test]] != classes[test]).sum())
     return _judge(errors, classes)

@@ -22,7 +22,7 @@ Encoder = TableEncoder | ImageEncoder
 
 def source_ids(source: Source | pd.Series) -> list[str]:
     """List the ids of a party's rows, or of labels."""
-    return list(source.ids) if isinstance(source, Images) else list(source.index)
+    return list(source.ids) if isinstance(source, Images) else source.index.tolist()
 
 
 def source_index(source: Source) -> pd.Index:

@@ -112,10 +112,16 @@ def rows_of_ids(
     full_threshold: Mapping[str, float],
 ) -> Rows:
     """Look up ids in the parties' encoded rows."""
-    index = pd.Index(ids)
-    handles = [pd.Index(each.ids).get_indexer(index) for each in encoded.values()]
+    handles = [_places(ids, each.ids) for each in encoded.values()]
     levels = [observation_levels(tables[name].observed, full_threshold[name]) for name in encoded]
     return align_rows(torch.from_numpy(np.stack(handles, 1)).long(), levels)
+
+
+def _places(ids: Sequence[str], own: Sequence[str]) -> Int64Array:
+    """Return the row of each id in a table, −1 where the table does not have it. (n,)"""
+    if ids == own:
+        return np.arange(len(own))
+    return pd.Index(own).get_indexer(pd.Index(ids)).astype(np.int64)
 
 
 class _InMemoryBackend:

@@ -139,13 +139,15 @@ def read_tables_and_labels(
 
 def original_ids(X: Tables, id_column: IdColumn, ids: pd.Index) -> pd.Index:
     """Return ids with the type they have in the tables: 7 instead of "7"."""
-    original: dict[str, Any] = {}
     if isinstance(X, pd.DataFrame):
-        original = _ids_by_text(pd.DataFrame(index=X.index), None)
-    else:
-        for name, table in X.items():
-            original |= _ids_by_text(table, _of_party(id_column, name))
-    index: pd.Index = pd.Index([original.get(each, each) for each in ids], name="id")
+        X, id_column = {"": pd.DataFrame(index=X.index)}, None
+    original = ids.to_numpy(dtype=object, copy=True)
+    for name, table in X.items():
+        raw = _ids_not_text(table, _of_party(id_column, name))
+        if raw is not None:
+            at = pd.Index(id_texts(raw)).get_indexer(ids)
+            original[at >= 0] = raw.to_numpy(dtype=object)[at[at >= 0]]
+    index: pd.Index = pd.Index(original.tolist(), name="id")
     return index
 
 
@@ -174,17 +176,15 @@ def warn_unknown_ids(sources: Mapping[str, Source], ids: Sequence[str]) -> None:
         )
 
 
-def _ids_by_text(table: Table, column: str | None) -> dict[str, Any]:
-    """Map the text of each id to the id, if the ids of a frame or of images are not text."""
+def _ids_not_text(table: Table, column: str | None) -> pd.Series | None:
+    """Return the ids of a frame or of images, unless they are text."""
     if isinstance(table, Images):
         raw = pd.Series(list(table.ids), dtype=object)
     elif isinstance(table, pd.DataFrame):
         raw = table[column] if column in table else table.index.to_series()
     else:
-        return {}
-    if is_string_dtype(raw):
-        return {}
-    return dict(zip(id_texts(raw), raw.tolist(), strict=True))
+        return None
+    return None if is_string_dtype(raw) else raw
 
 
 def tables_of_previous_fit(

@@ -6,6 +6,7 @@ Shapes: B rows, n decisions, C classes.
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from xvfl.errors import RunError
@@ -57,6 +58,27 @@ def prediction_views(method: Method) -> tuple[View, ...]:
     """Return the views that a prediction of the method embeds."""
     inner = method.method if isinstance(method, Members) else method
     return inner.prediction_views if isinstance(inner, XVFL) else ("plain",)
+
+
+def without_gaps(method: Method) -> Method | None:
+    """Return the method for rows that are full, which need no completion; None if it has no other.
+
+    Its predictions of rows that are full at the predicting party, or at all parties in mode
+    "collaborative", are the same.
+    """
+    if "self" not in prediction_views(method):
+        return None
+    if isinstance(method, Members):
+        inner = without_gaps(method.method)
+        return None if inner is None else method.of(inner)
+    assert isinstance(method, XVFL)
+    result = XVFL(method.heads, method.weights, completing=False, task=method.task)
+    result.modes = method.modes
+    # Decisions of a row as observed and completed are equal, and their weights add up to 1.
+    weights = method.decision_weights.get("collaborative")
+    if weights is not None and torch.as_tensor(weights)[..., 2].any():
+        result.decision_weights["collaborative"] = weights
+    return result
 
 
 def without_completion(method: Method) -> Method | None:

@@ -338,7 +338,8 @@ def _fit_once(
         pretraining=pretraining if uploads is None else 0,
         image=image,
     )
-    recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan))
+    # Without a folder nothing is resumed, and the hash of wide tables takes seconds.
+    recorder = RunRecorder(folder, trainer, _fingerprint(dataset, plan) if folder else "")
     if resume:
         recorder.resume()
     scores = ValidationScores(model, federation, validation, assisted=folder is not None)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from xvfl.data.encoder import TableEncoder
-from xvfl.data.sources import Encoder, Source, source_columns, source_ids
+from xvfl.data.sources import Encoder, Source, source_columns, source_index
 from xvfl.errors import InputError, warn
 from xvfl.methods import Mode
 from xvfl.model.model import Model
@@ -20,7 +20,7 @@ def predict_given(
 ) -> Prediction:
     """Predict with what the tables have; see `check_given`."""
     used = used_tables(model.resolve_request(sources, mode, party), sources)
-    columns = {name: source_columns(each) for name, each in used.items() if source_ids(each)}
+    columns = {name: source_columns(each) for name, each in used.items() if len(source_index(each))}
     nothing = check_given(model.encoders, used, columns, strict)
     return model.predict(sources, mode, party, ids, strict, nothing)
 

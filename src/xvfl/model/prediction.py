@@ -14,7 +14,7 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.data.encoded import Encoded
-from xvfl.data.sources import Source, source_ids
+from xvfl.data.sources import Source, source_ids, source_index
 from xvfl.methods import Method, Mode
 from xvfl.methods.base import MODES, mode_key
 from xvfl.methods.pooling import decision_weights, prediction_views
@@ -120,7 +120,10 @@ def row_ids(sources: Mapping[str, Source], given: Sequence[str], party: str | No
     """List the ids to predict: of one party, or of all parties in order of first appearance."""
     if party is not None:
         return source_ids(sources[party])
-    return list(dict.fromkeys(each for name in given for each in source_ids(sources[name])))
+    first, *others = (source_index(sources[name]) for name in given)
+    others = [each for each in others if not each.equals(first)]
+    ids: list[str] = (first.append(others).unique() if others else first).tolist()
+    return ids
 
 
 def without_assistance(request: PredictRequest, rows: Rows, partial_peers: bool) -> Tensor:
@@ -155,10 +158,11 @@ def build_prediction(
     prior = np.array(report.prior, dtype=bool)
     unknown = prior & (rows.handles.cpu().numpy() < 0).all(1)
     sent = _embeddings_sent(request, observed.seen, observed.full, model)
-    notes = _encoding_notes(ids, encoded)
+    notes = _encoding_notes(rows, encoded)
     nothing = [f"{name}: {NO_TABLE}" for name in without_rows]
     for row, remark in enumerate(report.remarks):
-        notes[row] = _join(notes[row], *nothing, remark)
+        if nothing or remark:
+            notes[row] = _join(notes[row], *nothing, remark)
     for row in prior.nonzero()[0].tolist():
         note = UNKNOWN_ID if unknown[row] else NOT_OBSERVED
         notes[row] = _join(notes[row], f"{note}: {model.task.prior_name}")
@@ -167,7 +171,7 @@ def build_prediction(
         model.task,
         np.where(prior[:, None], np.asarray(model.prior), values),
         report.mode,
-        ["+".join(names) for names in report.parties],
+        _joined(report.parties),
         np.array(report.completed, dtype=np.float64),
         np.where(prior, 0, sent),
         notes,
@@ -210,14 +214,20 @@ def _embeddings_sent(
     return sent
 
 
-def _encoding_notes(ids: Sequence[str], encoded: Mapping[str, Encoded]) -> list[str]:
-    notes = [""] * len(ids)
-    place = {each: row for row, each in enumerate(ids)}
-    for name, each in encoded.items():
-        for row, note in zip(each.ids, each.notes, strict=True):
-            if note and row in place:
-                notes[place[row]] = _join(notes[place[row]], f"{name}: {note}")
+def _encoding_notes(rows: Rows, encoded: Mapping[str, Encoded]) -> list[str]:
+    notes = [""] * len(rows)
+    handles = rows.handles.cpu().numpy()
+    for i, (name, each) in enumerate(encoded.items()):
+        own = np.array([*each.notes, ""], dtype=object)[handles[:, i]]
+        for row in np.flatnonzero(own != "").tolist():
+            notes[row] = _join(notes[row], f"{name}: {own[row]}")
     return notes
+
+
+def _joined(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Join the names of each list by +; many rows have the same list."""
+    texts = {id(each): "+".join(each) for each in {id(each): each for each in lists}.values()}
+    return [texts[id(each)] for each in lists]
 
 
 def _join(*notes: str) -> str:

@@ -19,7 +19,7 @@ from xvfl.model.trees import (
 )
 from xvfl.primitives.layout import any_image
 
-MAX_ROWS, MAX_CELLS, MAX_TREES = 5_000, 250_000, 100
+MAX_ROWS, MAX_CELLS, MAX_TREES = 5_000, 150_000, 100
 """Training rows and cells of the fit of one model, and its trees over all classes."""
 MIN_ROWS = 500
 """Training rows that are used in any case, if there are as many."""

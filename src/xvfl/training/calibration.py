@@ -15,7 +15,13 @@ from xvfl.methods.members import Members
 from xvfl.methods.pooling import pooling_method
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Task
-from xvfl.training.predict import all_decisions, logits, mode_party_pairs, predictable_rows
+from xvfl.training.predict import (
+    all_decisions,
+    logits,
+    mode_party_pairs,
+    predictable_rows,
+    some_rows,
+)
 from xvfl.training.protocols import ReachableFederation
 
 Temperatures = dict[str, float]
@@ -85,7 +91,7 @@ def _fit_every_mode(
     Yields the key of the mode and party, the logits with these weights (R, N, C), the labels and
     which rows count (R, N).
     """
-    pooling = pooling_method(method)
+    pooling, rows = pooling_method(method), some_rows(rows)
     if pooling is not None:
         pooling.decision_weights.clear()
     for mode, party in mode_party_pairs(method, federation):
@@ -102,6 +108,9 @@ def _fit_every_mode(
             decisions = all_decisions(method, federation, some, mode, party, device)
             by_run = decisions.view(*y.shape, *decisions.shape[1:])
             candidates = candidate_weights(mode, isinstance(method, Members))
+            if torch.equal(decisions[:, 0], decisions[:, 1]):
+                # No row is completed: candidates differ only in the weight of other decisions.
+                candidates = candidates[(candidates[:, :2] == candidates[0, :2]).all(1)]
             chosen = choose_weights(by_run, y, counted, candidates, task)
             out = task.pool(decisions, chosen)
             completed = candidate_weights(mode)[:1].to(chosen)

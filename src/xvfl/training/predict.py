@@ -4,6 +4,7 @@ Shapes: N rows, k parties, n decisions, C classes.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,12 +12,14 @@ from torch import Tensor
 
 from xvfl import maths
 from xvfl.methods.base import Federation, Method, Mode, mode_key, require_mode
-from xvfl.methods.pooling import decisions
+from xvfl.methods.pooling import decisions, without_gaps
 from xvfl.primitives.rows import Rows
 from xvfl.primitives.task import CLASSIFICATION, Task
 from xvfl.training.protocols import ReachableFederation
 
 BATCH = 2048
+MAX_ROWS = 10_000
+"""Validation rows whose losses decide: the best epoch, the weights of decisions, temperatures."""
 SCORED: tuple[Mode, ...] = ("local", "collaborative")
 """The modes whose validation loss decides which epoch is the best."""
 Predict = Callable[[Method, Federation, Rows, int], Tensor]
@@ -31,12 +34,29 @@ def logits(
     party: int,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Compute the logits of rows in a mode, in batches; on the CPU, or on `device`. (N, C)"""
+    """Compute the logits of rows in a mode, in batches; on the CPU, or on `device`. (N, C)
+
+    Rows that are full are predicted apart: without completion.
+    """
+    require_mode(method, mode)
 
     def predict(method: Method, federation: Federation, rows: Rows, party: int) -> Tensor:
         return method.logits(federation, rows, mode, party)
 
-    return _in_batches(predict, method, federation, rows, mode, party, device)
+    plain = None if mode == "peers" or rows.runs > 1 else without_gaps(method)
+    if plain is None or not len(rows):
+        return _in_batches(predict, method, federation, rows, mode, party, device)
+    full, parts = rows.full.all(1) if mode == "collaborative" else rows.full[:, party], []
+    for index in torch.split(torch.arange(len(rows), device=rows.device), BATCH):
+        apart = [(index[full[index]], plain), (index[~full[index]], method)]
+        found = [
+            _in_batches(predict, used, federation, rows.take(at), mode, party, device)
+            for at, used in apart
+            if len(at)
+        ]
+        order = torch.cat([at for at, _ in apart]).argsort()
+        parts.append(torch.cat(found)[order.to(found[0].device)])
+    return torch.cat(parts)
 
 
 def all_decisions(
@@ -100,6 +120,15 @@ def predictable_rows(rows: Rows, mode: Mode, party: int) -> Tensor:
     return maths.others(rows.full, party).any(1) if mode == "peers" else rows.seen[:, party]
 
 
+def some_rows(rows: Rows) -> Rows:
+    """Select at most `MAX_ROWS` validation rows of each run, evenly spaced."""
+    count = len(rows) // rows.runs
+    if count <= MAX_ROWS:
+        return rows
+    places = torch.arange(len(rows), device=rows.device).view(rows.runs, -1)
+    return replace(rows.take(places[:, :: -(-count // MAX_ROWS)].flatten()), runs=rows.runs)
+
+
 def mode_losses(
     method: Method,
     federation: ReachableFederation,
@@ -107,8 +136,8 @@ def mode_losses(
     task: Task = CLASSIFICATION,
     modes: Collection[Mode] = SCORED,
 ) -> dict[str, float]:
-    """Compute the mean loss of validation rows, by `mode_key`."""
-    losses = {}
+    """Compute the mean loss of at most `MAX_ROWS` validation rows, by `mode_key`."""
+    rows, losses = some_rows(rows), {}
     for mode, party in mode_party_pairs(method, federation):
         index = predictable_rows(rows, mode, party).nonzero().flatten()
         if mode not in modes or not len(index):
