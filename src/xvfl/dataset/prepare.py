@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import COORDINATOR, TableOptions, TaskKind
+from xvfl.data.codecs import parse_columns
 from xvfl.data.encoded import Encoded
 from xvfl.data.encoder import TableEncoder
-from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
+from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks, spread_rows
 from xvfl.data.labels import LabelValues, encode_labels, find_labels, warn_many_classes
 from xvfl.data.parse import describe_table
 from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take_rows
@@ -269,10 +270,11 @@ def _warn_label_leaks(
 ) -> None:
     """Warn about columns that repeat the label in the first chunk with training rows."""
     for chunk, places in zip(table, placement.places(party), strict=True):
-        training = np.flatnonzero(placement.is_training(places))[:MAX_ROWS]
+        training = spread_rows(np.flatnonzero(placement.is_training(places)), MAX_ROWS)
         if isinstance(chunk, pd.DataFrame) and isinstance(encoder, TableEncoder) and len(training):
             where = describe_table(chunk, party)
-            used = chunk.iloc[training][encoder.columns]
+            rows = chunk.iloc[training]
+            used = parse_columns(rows, encoder.codecs, party, encoder.missing)
             codes = placement.label_codes(places[training])
             if isinstance(values, TargetValues):
                 leaks = find_target_leaks(used, values.numbers(codes))
