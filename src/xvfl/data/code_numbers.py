@@ -26,7 +26,7 @@ MAX_VALUES = 20
 """Values of a text that is compared."""
 MIN_SIGNAL = 4.0
 """Variance of the means of another column between codes, relative to that by chance."""
-MIN_ROUGHNESS = 0.55
+MIN_ROUGHNESS = 0.7
 """Mean squared difference of neighboring means, relative to that of any two means."""
 MAX_RANK_CORRELATION = 0.45
 """Correlation of ranks with another column; that of prices and sizes is larger."""
