@@ -106,11 +106,9 @@ def test_a_configuration_is_described(tmp_path: Path) -> None:
 def test_describe_returns_a_frame(folder: Path) -> None:
     bank = pd.read_csv(folder / "bank.csv", sep=";", dtype={"customer": str, "zip": str})
     shop = pl.read_parquet(folder / "shop.parquet")
-    with (
-        pytest.warns(DataWarning, match="only 0 of 200 rows are held by another party"),
-        pytest.warns(DataWarning, match="200 ids differ only in leading zeros"),
-    ):
+    with pytest.warns(DataWarning, match="200 ids differ only in leading zeros") as caught:
         found = describe({"bank": bank, "shop": shop}, id_column="customer", label="churned")
+    assert len(caught) == 1, "not also that no ids match"
     assert found.index[0] == ("bank", "left")
     assert found.columns.tolist() == ["kind", "missing", "distinct", "encoding", "warnings"]
     assert found.loc[("bank", "zip"), "kind"] == "category"

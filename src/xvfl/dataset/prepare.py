@@ -160,8 +160,8 @@ def prepare(
             raise InputError(f"table options: {unknown('party', name, tables)}")
     values = _find_values(labels, where, plan)
     match = backend.match(values, plan.unlabeled)
-    warn_near_misses(match.overlap, match.labeled, match.unmatched)
-    _check_match(match, tables, labels)
+    explained = warn_near_misses(match.overlap, match.labeled, match.unmatched)
+    _check_match(match, tables, labels, explained)
     placement, task = _split(backend, values, match, plan.splits)
     thresholds, missing = {}, {}
     encoders = dict(plan.encoders or _fit_encoders(tables, placement, plan.options, limits))
@@ -238,7 +238,10 @@ def no_shared_ids(party: str, details: str) -> InputError:
 
 
 def _check_match(
-    match: IdMatch, tables: Mapping[str, Iterable[Source]], labels: Iterable[pd.Series]
+    match: IdMatch,
+    tables: Mapping[str, Iterable[Source]],
+    labels: Iterable[pd.Series],
+    explained: Collection[str],
 ) -> None:
     for name in tables:
         if not match.overlap[name]["labeled"]:
@@ -247,7 +250,7 @@ def _check_match(
                 f" (its first id is {_first_id(tables[name])!r}, the labels' first is "
                 f"{_first_id(labels)!r}); check that both use the same id column",
             )
-    warn_small_overlap(match.overlap, match.labeled)
+    warn_small_overlap(match.overlap, match.labeled, explained)
     unmatched = match.labeled - sum(match.class_sizes.values())
     if unmatched:
         text = f"{unmatched} of {match.labeled} labeled ids are held by no party and were dropped"
