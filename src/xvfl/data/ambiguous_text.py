@@ -81,7 +81,7 @@ def say_codes(shown: list[str], share: float, beside: str = "") -> str:
     """Say that values are probably missing ones, with their share of the cells."""
     named = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
     return (
-        f"{named} in {share:.1%} of the cells{beside}: probably missing values; if so, add {named} "
+        f"{named} in {share:.{1 if share >= 0.001 else 3}%} of the cells{beside}: probably missing values; if so, add {named} "
         "to `na_values` of the table; if they are values, set the column's kind in `kinds`"
     )
 
