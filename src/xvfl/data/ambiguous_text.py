@@ -80,9 +80,10 @@ def describe_codes(column: ColumnStats, codes: list[str], beside: str = "") -> s
 def say_codes(shown: list[str], share: float, beside: str = "") -> str:
     """Say that values are probably missing ones, with their share of the cells."""
     named = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    shown_share = f"{share:.{1 if share >= 0.001 else 3}%}"
     return (
-        f"{named} in {share:.{1 if share >= 0.001 else 3}%} of the cells{beside}: probably missing values; if so, add {named} "
-        "to `na_values` of the table; if they are values, set the column's kind in `kinds`"
+        f"{named} in {shown_share} of the cells{beside}: probably missing values; if so, add "
+        f"{named} to `na_values` of the table; if they are values, set the column's kind in `kinds`"
     )
 
 
