@@ -212,9 +212,7 @@ def test_distinct_texts_of_another_kind_are_no_identifiers(name: str) -> None:
 
 def test_a_word_after_many_numbers_is_told() -> None:
     texts = [*(f"{i}.25" for i in range(2000)), "unknown"]
-    assert (
-        describe(texts, size=500).warnings[0].startswith("'unknown' in 0.050% of the cells, bes")
-    )
+    assert describe(texts, size=500).warnings[0].startswith("'unknown' in 0.050% of the cells, bes")
     assert describe(texts, na_values=("unknown",)).kind == "number"
 
 
