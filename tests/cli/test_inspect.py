@@ -106,11 +106,9 @@ def test_a_configuration_is_described(tmp_path: Path) -> None:
 def test_describe_returns_a_frame(folder: Path) -> None:
     bank = pd.read_csv(folder / "bank.csv", sep=";", dtype={"customer": str, "zip": str})
     shop = pl.read_parquet(folder / "shop.parquet")
-    with (
-        pytest.warns(DataWarning, match="only 0 of 200 rows are held by another party"),
-        pytest.warns(DataWarning, match="200 ids differ only in leading zeros"),
-    ):
+    with pytest.warns(DataWarning, match="200 ids differ only in leading zeros") as caught:
         found = describe({"bank": bank, "shop": shop}, id_column="customer", label="churned")
+    assert len(caught) == 1, "not also that no ids match"
     assert found.index[0] == ("bank", "left")
     assert found.columns.tolist() == ["kind", "missing", "distinct", "encoding", "warnings"]
     assert found.loc[("bank", "zip"), "kind"] == "category"
@@ -160,7 +158,7 @@ def test_columns_that_determine_the_label_by_their_gaps_are_told(tmp_path: Path)
     bank.to_csv(tmp_path / "bank.csv", index=False)
     config = parse_config(path.read_text(), "run.toml")
     plan = PreparationPlan({}, Splits(0.2, 0.2, 0))
-    with pytest.warns(DataWarning, match="'bank'.*column 'reason': each value, such as '"):
+    with pytest.warns(DataWarning, match="'bank'.*column 'reason': each gap, and each value, b"):
         prepare_in_memory(*read_run_tables(config, tmp_path), plan)
 
 
@@ -173,7 +171,7 @@ def test_copies_of_the_label_in_other_tables_are_told(folder: Path, order: int) 
     tables = [folder / "bank.csv", folder / "shop.parquet"][::order]
     said = run_xvfl("inspect", *tables, "--id", "customer", "--label", "churned")
     assert "warning: shop, column 'left': each value, such as " in said.out
-    assert "warning: shop, column 'paid': a threshold of " in said.out
+    assert "warning: shop, column 'paid': ranges of its values predict " in said.out
     frames = {"shop": shop, "bank": bank}
     found = describe(frames, id_column="customer", label="churned", task="classification")
     assert "repeats the label" in found.loc[("shop", "left"), "warnings"]

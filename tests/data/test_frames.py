@@ -133,7 +133,7 @@ def test_a_source_without_index_needs_an_id_column() -> None:
 def test_bad_ids_are_refused() -> None:
     assert "unknown id column 'kee': did you mean 'key'?" in refusal(FRAME, "kee")
     gaps = pd.DataFrame({"key": ["a", None, " "], "x": 1})
-    assert "1 of 3 are missing, first in data row 2; fill them in" in refusal(gaps)
+    assert "2 of 3 are missing, first in data row 2; fill them in" in refusal(gaps)
     assert "1 of 2 are missing, first in data row 2" in refusal(gaps.iloc[[0, 2]])
     twice = pd.DataFrame({"key": ["a", "b", "b", "a", "b"], "x": 1})
     message = refusal(twice)

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.small_tables import make_tables
 from xvfl import InputError, XVFLClassifier
 from xvfl.data.frames import read_table
+from xvfl.data.ids import parse_ids
 from xvfl.data.parquet import open_parquet
 from xvfl.matching import RULES, normalize_ids
 
@@ -44,3 +46,12 @@ def test_blanks_around_ids_change_no_prediction() -> None:
     pd.testing.assert_frame_equal(some, expected.loc[["c030", "c040"]], atol=1e-6)
     frame = pd.concat({"bank": bank.set_axis(bank.index + " "), "shop": padded[1]}, axis=1)
     assert XVFLClassifier(**sizes).fit(frame, y).score(frame, y) == plain.score(both, y)
+
+
+def test_missing_and_duplicate_ids_are_named_together() -> None:
+    for cells in (["a", "", "b", "a", None], [1.0, np.nan, 2.0, 1.0, np.nan]):
+        with pytest.raises(InputError) as raised:
+            parse_ids(pd.Series(cells), "party 'bank'")
+        missing, duplicate = raised.value.problems
+        assert "2 of 5 are missing, first in data row 2" in missing
+        assert "1 rows repeat an earlier id" in duplicate and "in data row 4" in duplicate

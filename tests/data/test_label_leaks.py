@@ -1,7 +1,6 @@
 """Columns that repeat the label, exactly or almost."""
 
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 
-from xvfl.data.label_leaks import find_label_leaks
+from xvfl.data.label_leaks import MAX_VALUES, NEIGHBORS, _nearest, find_label_leaks
 from xvfl.data.targets import find_target_leaks
 
 RNG = np.random.default_rng(0)
@@ -36,9 +35,18 @@ def one_row_differs() -> np.ndarray:
             "predict the class of 99.90% of 1,000 rows (two-fold cross-validation), so",
         ),
         (np.where(Y, "a", RNG.choice(["b", "c"], ROWS)), "each value, such as "),
-        (1.5 * Y + 1e-3 * RNG.normal(size=ROWS), "separates the two classes in 100.00% of 1,000"),
-        (3 - one_row_differs() + 0.1 * RNG.random(ROWS), "separates the two classes in 99.9"),
-        (pd.Series(np.where(Y, "a", None)), "or each gap belongs to one class in all 1,000"),
+        (
+            1.5 * Y + 1e-3 * RNG.normal(size=ROWS),
+            "ranges of its values predict the class of 100.00% of",
+        ),
+        (
+            3 - one_row_differs() + 0.1 * RNG.random(ROWS),
+            "predict the class of 99.90% of 1,000 rows",
+        ),
+        (
+            pd.Series(np.where(Y, "a", None)),
+            "each gap, and each value, belongs to one class in all",
+        ),
     ],
 )
 def test_copies_of_the_label_are_found(values: object, message: str) -> None:
@@ -75,17 +83,30 @@ def test_strong_features_and_rare_classes_are_no_leaks() -> None:
     assert leak(Y, np.full(ROWS, -1)) == "", "no labels"
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_best_threshold_is_found(sign: int) -> None:
-    noise = np.random.default_rng(1).normal(size=ROWS)
-    numbers = sign * (5.5 * Y + noise).round(1)
-    errors = [
-        min(((numbers > cut) != Y).sum(), ((numbers > cut) == Y).sum()) for cut in set(numbers)
-    ]
-    assert 0 < min(errors) <= 5 and len(set(numbers)) > 64
-    found = re.search(r"in ([0-9.]+)% of 1,000 rows \(two-fold cross-validation\)", leak(numbers))
-    assert found is not None
-    assert 0 <= 100 * (1 - min(errors) / ROWS) - float(found[1]) < 0.5, "held-out rows"
+def test_numbers_of_which_ranges_belong_to_classes_are_found() -> None:
+    rng = np.random.default_rng(1)
+    between = np.where(Y, 1 + rng.random(ROWS), np.where(rng.random(ROWS) < 0.5, 0, 2))
+    between += 0.9 * (Y == 0) * rng.random(ROWS)
+    assert "ranges of its values predict the class of 100.00%" in leak(between)
+    y = rng.integers(0, 4, ROWS)
+    assert "ranges of its values predict the class of" in leak(y + 0.9 * rng.random(ROWS), y)
+    dates = pd.Series(pd.Timestamp("2021-01-01") + pd.to_timedelta(y * 9 + 1, unit="D"))
+    assert "each value, such as " in leak(dates, y)
+    gaps = np.where(np.arange(3 * MAX_VALUES) % 2, rng.random(3 * MAX_VALUES), np.nan)
+    assert "each gap, and each value, belongs" in leak(gaps, np.arange(len(gaps)) % 2)
+
+
+def test_nearest_numbers_are_those_of_a_sorted_list() -> None:
+    rng = np.random.default_rng(2)
+    numbers, new = rng.random(50), rng.random(20)
+    classes = rng.integers(0, 3, 50)
+    ordered = sorted(zip(numbers, classes, strict=True))
+    for value, found in zip(new, _nearest(numbers, classes, new), strict=True):
+        above = sum(number < value for number in numbers)
+        near = [ordered[min(max(above + i, 0), 49)] for i in range(-NEIGHBORS, NEIGHBORS)]
+        near.append(min(near, key=lambda each: abs(each[0] - value)))
+        votes = [each for _, each in near]
+        assert found == max(range(3), key=lambda each: (votes.count(each), -each))
 
 
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits"])
@@ -116,7 +137,8 @@ def test_numbers_that_are_almost_the_target_are_found() -> None:
     target = RNG.normal(size=ROWS)
     frame = pd.DataFrame({"copy": 3 - 2 * target, "noisy": target + 0.03 * RNG.normal(size=ROWS)})
     frame["strong"] = target + 0.1 * RNG.normal(size=ROWS)
-    assert set(dict(find_target_leaks(frame, target))) == {"copy", "noisy"}
+    frame["rises"] = np.exp(3 * target)
+    assert set(dict(find_target_leaks(frame, target))) == {"copy", "noisy", "rises"}
 
 
 @pytest.mark.parametrize("name", ["diabetes", "linnerud"])

@@ -42,6 +42,11 @@ COUNTS = RNG.poisson(1.0, ROWS)
         (RNG.random(ROWS), -1),
         (RNG.integers(0, 2, ROWS), 99),
         (RNG.integers(1, 6, ROWS), -1),
+        (RNG.integers(1, 6, ROWS), 9),
+        (RNG.integers(1, 6, ROWS), 99),
+        (AGES, 888),
+        (AGES, 0),
+        (RNG.normal(120, 12, ROWS).round(1), 0),
     ],
 )
 def test_codes_are_found(values: np.ndarray, code: float) -> None:
@@ -51,6 +56,20 @@ def test_codes_are_found(values: np.ndarray, code: float) -> None:
 def test_several_codes_and_their_share() -> None:
     values = np.concatenate([AGES, np.full(500, -1), np.full(250, 999)])
     assert dict(missing_numbers(values)) == {-1: 500 / 2750, 999: 250 / 2750}
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        (RNG.integers(1, 6, ROWS), {8, 9}),
+        (AGES, {777, 999}),
+        (RNG.integers(18, 80, ROWS), {97, 98, 99}),
+        (COUNTS, {-9, -1}),
+    ],
+)
+def test_codes_that_occur_together_are_found(values: np.ndarray, codes: set[int]) -> None:
+    coded = np.concatenate([values, *(np.full(ROWS // 20, each) for each in codes)])
+    assert {each for each, _ in missing_numbers(coded)} == codes
 
 
 @pytest.mark.parametrize(
@@ -68,6 +87,10 @@ def test_several_codes_and_their_share() -> None:
         RNG.choice([9.99, 19.99, 99.99, 49.99, 4.99], ROWS),
         np.minimum(RNG.integers(0, 130, ROWS), 99),
         RNG.integers(0, 1000, ROWS),
+        np.where(RNG.random(ROWS) < 0.4, 0, RNG.integers(20, 61, ROWS)),
+        RNG.choice([1, 2, 3, 4, 5, 6, 7, 8, 24], ROWS),
+        np.where(RNG.random(ROWS) < 0.2, 0.4522, RNG.random(ROWS) / 100),
+        RNG.choice([*range(6), 9], ROWS, p=[0.4, 0.3, 0.1, 0.1, 0.05, 0.04, 0.01]),
     ],
 )
 def test_values_are_no_codes(values: np.ndarray) -> None:
@@ -89,6 +112,10 @@ def test_words_for_missing_values() -> None:
         "9",
     ]
     assert missing_words(words) == ["?", "N/a", " none", "Unknown", "not available", "999", "-"]
+    assert missing_words(["<Unknown>", "not_known", "(empty)", "...", "Keine Angabe", "TBA"]) == [
+        *("<Unknown>", "not_known", "(empty)", "...", "Keine Angabe", "TBA")
+    ]
+    assert missing_words(["+", "-"]) == [], "results of a test"
 
 
 def test_numbers_are_codes_where_neighbors_have_nothing_in_common() -> None:
@@ -98,6 +125,13 @@ def test_numbers_are_codes_where_neighbors_have_nothing_in_common() -> None:
         noise = RNG.normal(size=ROWS)
         frame = pd.DataFrame({"number": number, "a": effect[number - 1] + noise, "b": noise})
         assert list(dict(find_code_numbers(frame, ["number"]))) == ["number"] * (name == "rough")
+    visits = pd.DataFrame({"person": np.repeat(np.arange(200), 10)})
+    persons = pd.DataFrame({"age": RNG.integers(30, 70, 200), "sex": RNG.integers(0, 2, 200)})
+    visits = pd.concat([visits, persons.iloc[visits["person"]].reset_index(drop=True)], axis=1)
+    assert not list(find_code_numbers(visits, ["age"])), "the same persons"
+    price = pd.DataFrame({"price": number, "size": number + RNG.normal(0, 9, ROWS)})
+    price["brand"] = effects["rough"][number - 1]
+    assert not list(find_code_numbers(price, ["price"])), "it rises with the size"
     frame = pd.DataFrame({"number": number, "a": RNG.normal(size=ROWS)})
     assert not list(find_code_numbers(frame, ["number"])), "nothing depends on it"
 

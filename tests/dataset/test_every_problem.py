@@ -12,7 +12,7 @@ import pytest
 
 from tests.command_line import run_xvfl
 from tests.small_tables import CONFIG, make_tables
-from xvfl import DataWarning, XVFLClassifier, describe
+from xvfl import DataWarning, TableOptions, XVFLClassifier
 from xvfl.dataset.inspection import inspect_tables
 from xvfl.errors import InputError
 from xvfl.model.inspection_page import inspection_page
@@ -20,6 +20,7 @@ from xvfl.model.inspection_page import inspection_page
 ROWS = 1200
 RNG = np.random.default_rng(4)
 Y = RNG.integers(0, 2, ROWS)
+NEARLY = np.where(np.arange(ROWS) == 7, 1 - Y, Y)
 
 
 def some(values: object, code: object, share: float) -> pd.Series:
@@ -41,6 +42,10 @@ def planted() -> tuple[dict[str, pd.DataFrame], dict[tuple[str, str], list[str]]
             "age": some(age, 999, 0.04),
             "income": some(RNG.lognormal(8, 1, ROWS).round(2), -999, 0.05).astype(float),
             "amount": some(RNG.integers(100, 9_000, ROWS), 9_999_999, 0.05),
+            "pressure": some(RNG.normal(120, 12, ROWS).round(), 0, 0.04),
+            "answer": some(some(RNG.integers(1, 6, ROWS), 8, 0.05), 9, 0.05),
+            "years": some(some(RNG.integers(1, 60, ROWS), 777, 0.03), 999, 0.03),
+            "rate": some([f"{each:.1f}".replace(".", ",") for each in RNG.random(ROWS)], "?", 0.1),
             "job": some(words, "?", 0.2),
             "grade": some(RNG.choice(["1", "2", "3"], ROWS), "none", 0.1),
             "school": school,
@@ -54,6 +59,11 @@ def planted() -> tuple[dict[str, pd.DataFrame], dict[tuple[str, str], list[str]]
             "outcome": np.where(np.arange(ROWS) % 100 == 0, 1 - Y, Y),
             "weight": [f"{i % 5 + 10}" if i % 3 else f"{i % 5 + 10} kg" for i in range(ROWS)],
             "size": RNG.choice(["12 cm", "14 cm", "16 cm"], ROWS),
+            "dose": RNG.choice(["12", "12 mg"], ROWS),
+            "heat": [f"{each:.1f} °C" for each in RNG.normal(20, 4, ROWS)],
+            "closed": np.where(Y, RNG.random(ROWS), np.nan),
+            "fee": [f"{each:.2f}".replace(".", ",") for each in 10 * NEARLY + RNG.random(ROWS)],
+            "band": np.where(Y, 1, RNG.choice([0, 2], ROWS)) + 0.9 * RNG.random(ROWS),
             "when": some(RNG.choice(["unknown", "10:30", "8:00"], ROWS), "9:15", 0.3),
             "spent": [f"0,{each:03d}" for each in RNG.integers(0, 1000, ROWS)],
             "label": Y,
@@ -64,6 +74,10 @@ def planted() -> tuple[dict[str, pd.DataFrame], dict[tuple[str, str], list[str]]
         ("bank", "age"): ["'999' in ", "add '999' to `na_values`"],
         ("bank", "income"): ["'-999' in ", "add '-999' to `na_values`"],
         ("bank", "amount"): ["'9999999' in ", "to `na_values`"],
+        ("bank", "pressure"): ["'0' in ", "add '0' to `na_values`"],
+        ("bank", "answer"): ["'8' and '9' in ", "add '8' and '9' to `na_values`"],
+        ("bank", "years"): ["'777' and '999' in ", "to `na_values`"],
+        ("bank", "rate"): [", beside numbers such as '0,", "add '?' to `na_values`"],
         ("bank", "job"): ["'?' in 2", "add '?' to `na_values`"],
         ("bank", "grade"): [", beside numbers such as", "add 'none' to `na_values`"],
         ("bank", "school"): [
@@ -73,6 +87,11 @@ def planted() -> tuple[dict[str, pd.DataFrame], dict[tuple[str, str], list[str]]
         ("shop", "outcome"): ["of 99.00% of 1,200 rows (two-fold cross-validation)", "ignore it"],
         ("shop", "weight"): ["are numbers, some with the unit 'kg'", "remove the unit"],
         ("shop", "size"): ["are numbers with the unit 'cm'", "remove the unit"],
+        ("shop", "dose"): ["are numbers, some with the unit 'mg'", "remove the unit"],
+        ("shop", "heat"): ["are numbers with the unit '°C'", "remove the unit"],
+        ("shop", "closed"): ["each gap, and each value, belongs to one class", "ignore it"],
+        ("shop", "fee"): ["ranges of its values predict the class of 99.91%", "ignore it"],
+        ("shop", "band"): ["ranges of its values predict the class of 100.00%", "ignore it"],
         ("shop", "when"): ["'unknown' in", "beside durations", "add 'unknown' to `na_values`"],
     }
     return {"bank": bank, "shop": shop}, said
@@ -116,12 +135,23 @@ def test_fit_names_them_too() -> None:
             each for each in texts if each.startswith(f"party '{name}', column '{column}':")
         ]
         assert len(mentions) == 1, (name, column, texts)
-    declared = {
-        "bank": {"na_values": ("-1", "999", "-999", "9999999", "?", "none")},
-        "shop": {"na_values": ("unknown",)},
+
+
+def test_nothing_is_named_after_the_remedies() -> None:
+    tables, _ = planted()
+    for name in ("weight", "size", "dose", "heat"):
+        tables["shop"][name] = tables["shop"][name].str.replace(r" \D+$", "", regex=True)
+    leaks = dict.fromkeys(("outcome", "closed", "fee", "band"), "identifier")
+    options = {
+        "bank": TableOptions(
+            na_values=("-1", "999", "-999", "9999999", "777", "8", "9", "?", "none"),
+            kinds={"school": "category"},
+        ),
+        "shop": TableOptions(na_values=("unknown",), kinds={**leaks, "when": "duration"}),
     }
-    left = describe({n: each.reset_index() for n, each in tables.items()}, table_options=declared)
-    assert not left["warnings"].str.contains("na_values").any()
+    tables["bank"]["pressure"] = tables["bank"]["pressure"].replace(0, np.nan)
+    ids = dict.fromkeys(tables, "id")
+    assert inspect_tables(tables, ids, "label", options).problems() == []
 
 
 def test_nothing_is_named_on_clean_tables() -> None:

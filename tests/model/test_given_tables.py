@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from tests.command_line import rejected_with, run_xvfl
@@ -36,19 +37,25 @@ def test_an_absent_column_counts_as_missing(model: XVFLClassifier) -> None:
     assert found["notes"].tolist() == expected
     with pytest.raises(InputError, match="'age' not in the table"):
         model.predict({"bank": BANK.drop(columns="age"), "shop": SHOP}, strict=True)
+    assert model.score({"bank": BANK.drop(columns="age"), "shop": SHOP}, Y) == np.mean(
+        found["prediction"] == Y.reindex(found.index)
+    )
     strict = model.predict_proba({"bank": BANK, "shop": SHOP}, strict=True)
     pd.testing.assert_frame_equal(strict, model.predict_proba({"bank": BANK, "shop": SHOP}))
 
 
 def test_a_party_that_gives_nothing_counts_as_missing(model: XVFLClassifier) -> None:
     expected = model.predict_proba({"bank": BANK, "shop": SHOP.iloc[:0]})
-    for nothing in (None, pd.DataFrame(), SHOP.iloc[:0]):
+    for nothing in (None, pd.DataFrame(), pl.DataFrame(), SHOP.iloc[:0]):
         table = model.predict_table({"bank": BANK, "shop": nothing})
         assert set(table["mode"]) == {"collaborative"} and set(table["notes"]) == {NO_SHOP}
         found = model.predict_proba({"bank": BANK, "shop": nothing})
         pd.testing.assert_frame_equal(found, expected)
         with pytest.raises(InputError, match="'shop': expected a table with rows, because of"):
             model.predict({"bank": BANK, "shop": nothing}, strict=True)
+    assert model.score({"bank": BANK, "shop": None}, Y) == np.mean(
+        model.predict({"bank": BANK, "shop": None}) == Y
+    )
     with pytest.raises(InputError, match="expected at least one party's table"):
         model.predict({"bank": None})
     with pytest.raises(InputError, match="unknown party 'shops'"):

@@ -18,19 +18,21 @@ from xvfl_serve.encoding.number_text import (
     parse_number,
 )
 
-MIN_WORDS, MIN_SURE_WORDS = 10, 3
+MIN_WORDS, MIN_SURE_WORDS = 10, 2
 """A column with fewer distinct texts than the first is not judged by most of them but by all, with
 fewer than the second not at all."""
 MIN_SHARE = 0.9
 """Share of the distinct texts that must be of one kind; those for missing values do not count."""
-UNIT = re.compile(r"[-+]?\d[\d.,]*\s*([^\W\d_]+(?:/[^\W\d_]+)?)")
+UNIT = re.compile(r"[-+]?\d[\d.,]*\s*(°?[^\W\d_]+(?:/[^\W\d_]+)?|°)")
 """A number with a unit."""
-CLEAR_UNIT = re.compile(r"[-+]?\d[\d.,]*(?:\s+|(?=[^\W\d_]{2}))([^\W\d_]+(?:/[^\W\d_]+)?)")
+CLEAR_UNIT = re.compile(r"[-+]?\d[\d.,]*(?:\s+|(?=°|[^\W\d_]{2}))(°?[^\W\d_]+(?:/[^\W\d_]+)?|°)")
 """A number with a unit that is not a letter after the number, as in the house number 12a."""
 ORDINALS = frozenset({"st", "nd", "rd", "th"})
 """No units: 1st, 2nd."""
 MAX_UNITS, MAX_FORMATS = 3, 3
 """With more units or formats of dates, texts are words."""
+LETTERED = re.compile(r"([a-z])\d+|\d+([a-z])", re.IGNORECASE)
+"""A number with a letter, as in the house number 12a."""
 CHECKED_WORDS = 40
 """Number of random texts in which formats of dates are searched."""
 MAX_FAILURES = 3
@@ -78,9 +80,10 @@ def describe_codes(column: ColumnStats, codes: list[str], beside: str = "") -> s
 def say_codes(shown: list[str], share: float, beside: str = "") -> str:
     """Say that values are probably missing ones, with their share of the cells."""
     named = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    shown_share = f"{share:.{1 if share >= 0.001 else 3}%}"
     return (
-        f"{named} in {share:.1%} of the cells{beside}: probably missing values; if so, add {named} "
-        "to `na_values` of the table; if they are values, set the column's kind in `kinds`"
+        f"{named} in {shown_share} of the cells{beside}: probably missing values; if so, add "
+        f"{named} to `na_values` of the table; if they are values, set the column's kind in `kinds`"
     )
 
 
@@ -128,7 +131,7 @@ def _describe(
     if codes:
         beside = f", beside {kind} such as {quote(alike)} which {use}"
         yield describe_codes(column, codes, "" if others else beside)
-    if others:
+    if others and not _are_lettered(others):
         share = 1 - sum(counts[each] for each in others) / column.texts
         yield (
             f"most texts ({share:.1%} of the cells) are {kind} such as {quote(alike)}, but not "
@@ -144,6 +147,13 @@ def _describe(
             f"or with different decimal marks, but {use}; write all cells in the same way, "
             "in one currency or unit"
         )
+
+
+def _are_lettered(texts: list[str]) -> bool:
+    """Tell whether all are ids such as 12a and 12b; a single letter behind numbers is a unit."""
+    found = [match for match in map(LETTERED.fullmatch, texts) if match]
+    letters = {(match[1], match[2]) for match in found}
+    return len(found) == len(texts) > 1 and (len(letters) > 1 or bool(found[0][1]))
 
 
 def _numbers(texts: list[str]) -> list[bool]:

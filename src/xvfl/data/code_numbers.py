@@ -4,7 +4,8 @@ The means of other columns change little from a number to the next one. From a c
 they change as much as between any two codes.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, combinations
 
 import numpy as np
 import pandas as pd
@@ -27,8 +28,8 @@ MIN_SIGNAL = 4.0
 """Variance of the means of another column between codes, relative to that by chance."""
 MIN_ROUGHNESS = 0.7
 """Mean squared difference of neighboring means, relative to that of any two means."""
-MIN_SMOOTH = 0.2
-"""The same for the column with which it is lowest: numbers are smooth with respect to some."""
+MAX_RANK_CORRELATION = 0.45
+"""Correlation of ranks with another column; that of prices and sizes is larger."""
 
 
 def add_code_warnings(
@@ -53,14 +54,11 @@ def find_code_numbers(frame: pd.DataFrame, columns: Collection[str]) -> Iterator
     limit = max(MIN_TARGETS, min(MAX_TARGETS, MAX_PAIRS // max(len(columns), 1)))
     targets = dict(_targets(rows, limit))
     for name in columns:
-        found = _codes(rows[name]) if name in rows else None
-        if found is None:
-            continue
-        numbers, held = found
-        others = [each[held] for other, each in targets.items() if other != name]
-        measured = [_roughness(numbers, each) for each in others]
-        rough = [roughness for signal, roughness in measured if signal >= MIN_SIGNAL]
-        if rough and np.median(rough) >= MIN_ROUGHNESS and min(rough) >= MIN_SMOOTH:
+        if name in rows and _is_code(rows, name, targets):
+            # Rows of the same person, in a table of visits, agree by chance.
+            once = _one_row_each(rows, name, targets)
+            if once is not None and not _is_code(once, name, dict(_targets(once, limit))):
+                continue
             shown = " and ".join(repr(f"{each:.0f}") for each in rows[name].dropna().iloc[:2])
             yield (
                 name,
@@ -68,6 +66,37 @@ def find_code_numbers(frame: pd.DataFrame, columns: Collection[str]) -> Iterator
                 "means of other columns differ as much between neighboring numbers as between any "
                 f"two{SET_CATEGORY}",
             )
+
+
+def _is_code(rows: pd.DataFrame, name: str, targets: Mapping[str, Floats]) -> bool:
+    """Tell whether a column looks like codes."""
+    found = _codes(rows[name])
+    if found is None:
+        return False
+    numbers, held = found
+    others = [each[held] for other, each in targets.items() if other != name]
+    measured = [_roughness(numbers, each) for each in others]
+    rough = [roughness for signal, roughness in measured if signal >= MIN_SIGNAL]
+    if not rough or np.median(rough) < MIN_ROUGHNESS:
+        return False
+    ranks = pd.DataFrame(np.transpose([numbers, *others])).rank()
+    correlations = ranks.corrwith(ranks[0]).iloc[1:].abs()
+    return bool(correlations.max() < MAX_RANK_CORRELATION)
+
+
+def _one_row_each(
+    rows: pd.DataFrame, name: str, targets: Mapping[str, Floats]
+) -> pd.DataFrame | None:
+    """Return one row for each person, say, whose rows all have the same number; None if unknown."""
+    numbers = rows[name].nunique()
+    singles = ([each] for each in rows.columns if each != name)
+    pairs = (list(each) for each in combinations(targets, 2) if name not in each)
+    for key in chain(singles, pairs):
+        once = rows.drop_duplicates(key)
+        repeated = numbers < len(once) <= len(rows) / 2
+        if repeated and len(rows.drop_duplicates([*key, name])) == len(once):
+            return once
+    return None
 
 
 def _codes(cells: pd.Series) -> tuple[Ints, NDArray[np.bool_]] | None:

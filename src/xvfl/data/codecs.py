@@ -3,7 +3,7 @@
 Shapes: n rows, w encoded columns of the feature. Missing cells are NA.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from pandas.api import types
 
 from xvfl.data.parse import (
     local_seconds,
+    mask_missing,
     observed_text,
     parse_dates,
     parse_durations,
@@ -61,7 +62,11 @@ class NumberCodec(NumberColumn):
 
     def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
         """Scale the numbers."""
-        return self.encode_values(parse_numbers(cells, party, self.decimal, missing))
+        return self.encode_values(self.numbers(cells, party, missing))
+
+    def numbers(self, cells: pd.Series, party: str, missing: MissingCells) -> Floats:
+        """Parse the cells, NaN where missing. (n,)"""
+        return parse_numbers(cells, party, self.decimal, missing)
 
     def rounded(self, encoded: Floats) -> Floats:
         """Round scaled numbers as `decode` does. (n,)"""
@@ -86,9 +91,12 @@ class DurationCodec(DurationColumn):
 
     def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
         """Scale the seconds; a cell that is not a duration or has no unit counts as missing."""
-        return _note_unreadable(
-            "duration", cells, self.encode_values(parse_durations(cells, party))
-        )
+        seconds = self.numbers(cells, party, missing)
+        return _note_unreadable("duration", cells, self.encode_values(seconds))
+
+    def numbers(self, cells: pd.Series, party: str, missing: MissingCells) -> Floats:
+        """Parse the cells as seconds, NaN where missing or unreadable. (n,)"""
+        return parse_durations(cells, party)
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Decode to durations in whole seconds."""
@@ -108,9 +116,13 @@ class DateCodec(DateColumn):
 
     def encode(self, cells: pd.Series, party: str, missing: MissingCells) -> EncodedColumn:
         """Encode time, weekday, day of year and, if present, time of day."""
-        seconds = parse_dates(cells, self.format, party)
+        seconds = self.numbers(cells, party, missing)
         local = local_seconds(seconds, self.zone) if self.zone else None
         return _note_unreadable("date", cells, self.encode_values(seconds, local))
+
+    def numbers(self, cells: pd.Series, party: str, missing: MissingCells) -> Floats:
+        """Parse the cells as seconds since 1970, NaN where missing or unreadable. (n,)"""
+        return parse_dates(cells, self.format, party)
 
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Decode the time to seconds, or to days if no training value had a time of day."""
@@ -224,6 +236,20 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "category": CategoryCodec,
     "hashed": HashedCodec,
 }
+
+
+def parse_columns(
+    frame: pd.DataFrame, codecs: Iterable[Codec], party: str, missing: MissingCells
+) -> pd.DataFrame:
+    """Return the columns of codecs, NA where missing: numbers, dates and durations as numbers."""
+    columns = {}
+    for codec in codecs:
+        cells = mask_missing(frame[codec.name], missing)
+        plain = types.is_numeric_dtype(cells.dtype) and not types.is_bool_dtype(cells.dtype)
+        if isinstance(codec, NumberCodec | DurationCodec | DateCodec) and not plain:
+            cells = pd.Series(codec.numbers(cells, party, missing), index=cells.index)
+        columns[codec.name] = cells
+    return pd.DataFrame(columns, index=frame.index)
 
 
 def codec_to_dict(codec: Codec) -> dict[str, Any]:

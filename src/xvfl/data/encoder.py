@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from xvfl.config import TableOptions
-from xvfl.data.code_numbers import add_code_warnings
-from xvfl.data.codecs import Codec, DateCodec, codec_from_dict, codec_to_dict
+from xvfl.data.code_numbers import MAX_ROWS, add_code_warnings
+from xvfl.data.codecs import Codec, DateCodec, codec_from_dict, codec_to_dict, parse_columns
 from xvfl.data.column_stats import ColumnStats
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder
@@ -149,8 +149,9 @@ class TableEncoder:
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
         summaries = [summarize(each, fitted[name]) for name, each in columns.items()]
+        parsed = parse_columns(first[0].iloc[:MAX_ROWS], codecs, party, missing_cells(options))
         ambiguities = {
-            each.name: each.warnings for each in add_code_warnings(first[0], summaries, options)
+            each.name: each.warnings for each in add_code_warnings(parsed, summaries, options)
         }
         for name, texts in ambiguities.items():
             for text in texts:
@@ -306,7 +307,7 @@ def collect_stats(
     """
     limits, where = limits or FitLimits(), ""
     columns: dict[str, ColumnStats] = {}
-    missing = MissingCells.of((*NA_TEXTS, *options.na_values))
+    missing = missing_cells(options)
     for number, frame in enumerate(chunks):
         if not number:
             where = describe_table(frame, party)
@@ -321,6 +322,11 @@ def collect_stats(
             if len(problems) > count:
                 del columns[name]
     return columns, where
+
+
+def missing_cells(options: TableOptions) -> MissingCells:
+    """Return which cells of a table count as missing."""
+    return MissingCells.of((*NA_TEXTS, *options.na_values))
 
 
 def _keep_first(

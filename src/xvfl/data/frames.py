@@ -24,6 +24,7 @@ SQL = "sql:"
 ROW_NUMBERS = "row numbers"
 """Key of `DataFrame.attrs`: whether the ids are row numbers, because nobody has set an index."""
 HINTS = {
+    "builtins.NoneType": "leave the party out",
     "numpy.ndarray": "name its columns and rows: pd.DataFrame(array, columns=names, index=ids)",
     "builtins.dict": "make a table of it: pd.DataFrame(columns, index=ids)",
     "builtins.list": "make a table of it: pd.DataFrame(rows, columns=names, index=ids)",

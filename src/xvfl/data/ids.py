@@ -19,20 +19,24 @@ def parse_ids(raw: pd.Series, where: str, start: int = 0) -> pd.Index:
     `where` opens the message: party, file and column. `start` is the number of the first of these
     rows in their table.
     """
-    missing = raw.isna().to_numpy(dtype=bool)
-    if not missing.any():
-        texts = id_texts(raw)
-        missing = (texts == "").to_numpy(dtype=bool)
+    raw = raw.reset_index(drop=True)
+    complete = bool(raw.notna().all())
+    texts = id_texts(raw) if complete else id_texts(raw.dropna()).reindex(raw.index, fill_value="")
+    missing = (texts == "").to_numpy(dtype=bool)
+    duplicates = texts.duplicated().to_numpy(dtype=bool) & ~missing
+    problems = []
     if missing.any():
-        raise InputError(
+        problems.append(
             f"{where}: expected an id in every row, but {missing.sum()} of {len(raw)} are missing, "
             f"first in data row {start + int(np.argmax(missing)) + 1}; fill them in or remove "
             "these rows"
         )
-    duplicates = texts.duplicated().to_numpy(dtype=bool)
     if duplicates.any():
         first = int(np.argmax(duplicates))
-        raise duplicate_ids(where, int(duplicates.sum()), texts.iloc[first], start + first)
+        count, row = int(duplicates.sum()), start + first
+        problems.append(str(duplicate_ids(where, count, texts.iloc[first], row)))
+    if problems:
+        raise InputError(*problems)
     ids: pd.Index = pd.Index(texts.array, dtype="str", name="id")
     return ids
 

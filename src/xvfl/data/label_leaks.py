@@ -1,7 +1,7 @@
 """Find columns that repeat the label; they are rarely known at prediction."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from pandas.api import types
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 MAX_ROWS = 32_768
 """Rows that are checked."""
-MIN_ROWS_OF_NUMBERS = 100
+MIN_ROWS_OF_NUMBERS, MAX_ROWS_OF_NUMBERS = 100, 8192
 """In fewer rows, a number may separate two classes by chance."""
+NEIGHBORS = 4
+"""Nearest smaller, and nearest larger, numbers of other rows that predict a class."""
 MIN_ROWS, MIN_ROWS_PER_CLASS = 50, 5
 MAX_VALUES = 1000
 MIN_ACCURACY = 0.985
@@ -29,7 +30,7 @@ def find_label_leaks(frame: pd.DataFrame, y: NDArray[np.int64]) -> Iterator[tupl
 
     `y` are the class numbers of the rows, −1 for none.
     """
-    labeled = np.flatnonzero(y >= 0)[:MAX_ROWS]
+    labeled = spread_rows(np.flatnonzero(y >= 0), MAX_ROWS)
     rows, classes = frame.iloc[labeled], np.unique(y[labeled], return_inverse=True)[1]
     for name in frame.columns:
         if text := _value_leak(rows[name], classes) or _number_leak(rows[name], classes):
@@ -39,69 +40,70 @@ def find_label_leaks(frame: pd.DataFrame, y: NDArray[np.int64]) -> Iterator[tupl
 def _value_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     """Describe a leak by the values of a column, or by which of its cells are missing."""
     codes, values = pd.factorize(cells)
-    if not 1 <= len(values) <= MAX_VALUES:
-        return ""
     seen = codes >= 0
-    accuracy = _accuracy(codes[seen], classes[seen])
-    if not seen.all():
-        accuracy = max(accuracy, _accuracy(seen.astype(int), classes))
     verb = "repeats" if len(values) <= len(np.unique(classes)) else "determines"
     shown = " and ".join(repr(str(each)) for each in values[:2])
-    if accuracy == 1:
-        return (
-            f"each value, such as {shown}, or each gap belongs to one class in all "
-            f"{len(cells):,} rows checked, so it {verb} {REMEDY}"
-        )
+    few = 1 <= len(values) <= MAX_VALUES
+    by_value = _accuracy(codes[seen], classes[seen]) if few else 0.0
+    by_gap = 0.0 if seen.all() else _accuracy(seen.astype(int), classes)
+    accuracy, gaps = max(by_value, by_gap), by_gap > by_value
+    rows = len(cells) if gaps else int(seen.sum())
     if not accuracy:
         return ""
-    return (
-        f"its values, such as {shown}, or its gaps predict the class of {_floor(accuracy)} of "
-        f"{len(cells):,} rows (two-fold cross-validation), so it almost {verb} {REMEDY}"
-    )
+    if accuracy == 1:
+        what = "gap, and each value," if gaps else f"value, such as {shown},"
+        return (
+            f"each {what} belongs to one class in all {rows:,} rows checked, so it {verb} {REMEDY}"
+        )
+    what = "its gaps" if gaps else f"its values, such as {shown},"
+    return _almost(what, accuracy, rows, verb)
 
 
 def _number_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
-    """Describe a number with a threshold that separates two classes."""
+    """Describe a number of which ranges belong to the classes."""
     if not types.is_numeric_dtype(cells.dtype) or types.is_bool_dtype(cells.dtype):
         return ""
     numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    observed = np.isfinite(numbers)
-    numbers, classes = numbers[observed], classes[observed]
-    if len(numbers) < MIN_ROWS_OF_NUMBERS or np.count_nonzero(np.bincount(classes)) != 2:
+    rows = spread_rows(np.flatnonzero(np.isfinite(numbers)), MAX_ROWS_OF_NUMBERS)
+    numbers, classes = numbers[rows], classes[rows]
+    if len(numbers) < MIN_ROWS_OF_NUMBERS or len(np.unique(classes)) < 2:
         return ""
-    is_second = classes == classes.max()
+    classes = np.unique(classes, return_inverse=True)[1]
     errors = sum(
-        int((_split(numbers[train], is_second[train])(numbers[test]) != is_second[test]).sum())
+        int((_nearest(numbers[train], classes[train], numbers[test]) != classes[test]).sum())
         for train, test in _folds(len(numbers))
     )
-    accuracy = _judge(errors, is_second.astype(np.int64))
-    if not accuracy:
+    # A strong feature may have few errors by chance.
+    if not _judge(errors + 2 * math.sqrt(errors), classes):
         return ""
-    cut = _best_threshold(numbers, is_second)[0]
+    return _almost("ranges of its values", 1 - errors / len(numbers), len(numbers), "determines")
+
+
+def _nearest(numbers: Floats, classes: NDArray[np.int64], new: Floats) -> NDArray[np.int64]:
+    """Predict the most frequent class of the nearest smaller and larger numbers."""
+    order, last = np.argsort(numbers), len(numbers) - 1
+    ordered = numbers[order]
+    above = np.searchsorted(ordered, new)[:, None]
+    near = (above + np.arange(-NEIGHBORS, NEIGHBORS)).clip(0, last)
+    closest = np.abs(ordered[near] - new[:, None]).argmin(1)[:, None]
+    # The nearest number counts twice, so that there are no ties at the end of a range.
+    found = classes[order][np.hstack([near, np.take_along_axis(near, closest, 1)])]
+    counts = np.stack([(found == each).sum(1) for each in range(classes.max() + 1)])
+    predicted: NDArray[np.int64] = counts.argmax(0)
+    return predicted
+
+
+def _almost(what: str, accuracy: float, rows: int, verb: str) -> str:
+    almost = "" if accuracy == 1 else "almost "
     return (
-        f"a threshold of {cut:g} separates the two classes in {_floor(accuracy)} of "
-        f"{len(numbers):,} rows (two-fold cross-validation), so it "
-        f"{'' if accuracy == 1 else 'almost '}determines {REMEDY}"
+        f"{what} predict the class of {_floor(accuracy)} of {rows:,} rows (two-fold "
+        f"cross-validation), so it {almost}{verb} {REMEDY}"
     )
 
 
-def _split(numbers: Floats, is_second: Bools) -> Callable[[Floats], Bools]:
-    """Fit the best threshold; return the function that predicts the class by it."""
-    cut, above = _best_threshold(numbers, is_second)
-    return lambda values: (values > cut) == above
-
-
-def _best_threshold(numbers: Floats, is_second: Bools) -> tuple[float, bool]:
-    """Return the threshold, and whether the numbers above it are of the second class."""
-    order = np.argsort(numbers)
-    second = is_second[order]
-    ends = np.flatnonzero(np.diff(numbers[order], append=np.inf) > 0)
-    # Errors if the rows up to each threshold are of the first class and the others of the second.
-    wrong = (2 * np.cumsum(second) - np.arange(1, len(order) + 1))[ends] + (~second).sum()
-    best = int(np.argmax(np.abs(wrong - len(order) / 2)))
-    below = ends[best]
-    cut = numbers[order[[below, min(below + 1, len(order) - 1)]]].mean()
-    return float(cut), bool(wrong[best] <= len(order) / 2)
+def spread_rows(rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """Return at most `limit` of the rows, evenly spaced: tables may be sorted by the label."""
+    return rows[:: max(1, -(-len(rows) // limit))]
 
 
 def _floor(share: float) -> str:
@@ -123,7 +125,7 @@ def _accuracy(codes: NDArray[np.int64], classes: NDArray[np.int64]) -> float:
     return _judge(errors, classes)
 
 
-def _judge(errors: int, classes: NDArray[np.int64]) -> float:
+def _judge(errors: float, classes: NDArray[np.int64]) -> float:
     """Return the accuracy with so many errors; 0 if it is that of a feature."""
     minority = len(classes) - np.bincount(classes).max()
     limit = min((1 - MIN_ACCURACY) * len(classes), MAX_ERROR_RATIO * minority)

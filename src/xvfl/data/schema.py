@@ -34,6 +34,8 @@ CODE_NAMES = re.compile(
 SET_CATEGORY = '; in `kinds`, set its kind to "category", or to "identifier" to ignore it'
 COMPACT_DATE = "%Y%m%d"
 EARLIEST_DAY, LATEST_DAY = 19_000_101, 21_001_231
+YEARS = 1500, 2100
+"""Different integers in this range are years, not row numbers."""
 MIN_ROWS = 50
 """Columns with fewer values are not judged by their distribution."""
 MIN_CODES = 20
@@ -150,7 +152,11 @@ def _code_warnings(column: ColumnStats, numbers: NumericStats) -> Iterator[str]:
         yield text + SET_CATEGORY
     elif spread >= HASH_RANGE and off_center < MAX_OFF_CENTER * spread:
         yield f"integers such as {shown} look like hashes, but are read as a number{SET_CATEGORY}"
-    elif len(distinct) == len(values) and numbers.count >= MIN_DENSITY * (spread + 1):
+    elif (
+        len(distinct) == len(values)
+        and numbers.count >= MIN_DENSITY * (spread + 1)
+        and not YEARS[0] <= numbers.low <= numbers.high <= YEARS[1]
+    ):
         yield f"integers such as {shown} all differ, as row numbers or ids do{SET_CATEGORY}"
 
 

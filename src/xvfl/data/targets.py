@@ -130,7 +130,7 @@ def warn_few_values(values: TargetValues, where: str) -> None:
 
 
 def find_target_leaks(frame: pd.DataFrame, targets: Floats) -> Iterator[tuple[str, str]]:
-    """Yield each column of numbers that is almost linear in the target, and a message."""
+    """Yield each column of numbers that rises or falls with the target, and a message."""
     for name in frame.columns:
         if not types.is_numeric_dtype(frame[name].dtype) or types.is_bool_dtype(frame[name].dtype):
             continue
@@ -139,13 +139,12 @@ def find_target_leaks(frame: pd.DataFrame, targets: Floats) -> Iterator[tuple[st
         x, y = column[both], targets[both]
         if len(x) < MIN_LEAK_ROWS or not x.std() > 0 or not y.std() > 0:
             continue
-        correlation = abs(float(np.corrcoef(x, y)[0, 1]))
+        ranks = pd.DataFrame([x, y]).rank(axis=1).to_numpy()
+        correlation = max(abs(float(np.corrcoef(*each)[0, 1])) for each in ([x, y], ranks))
         equal = float((x == y).mean())
-        if correlation < LEAK_CORRELATION and equal >= LEAK_EQUAL and len(np.unique(y)) > 2:
-            yield str(name), f"it equals the label in {equal:.1%} of {len(x):,} rows; {REMEDY}"
-        elif correlation >= LEAK_CORRELATION:
-            yield (
-                str(name),
-                f"its correlation with the label is {correlation:.5f} in {len(x):,} rows, so it "
-                f"repeats {REMEDY}",
-            )
+        if correlation >= LEAK_CORRELATION:
+            found = f"its correlation with the label is {correlation:.5f} in {len(x):,} rows, so it"
+            yield str(name), f"{found} repeats {REMEDY}"
+        elif equal >= LEAK_EQUAL and len(np.unique(y)) > 2:
+            found = f"it equals the label in {equal:.1%} of {len(x):,} rows, so it"
+            yield str(name), f"{found} almost repeats {REMEDY}"

@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from xvfl.config import TableOptions, TaskKind, build
 from xvfl.data.code_numbers import add_code_warnings
-from xvfl.data.encoder import collect_stats, fit_codecs
+from xvfl.data.codecs import parse_columns
+from xvfl.data.encoder import collect_stats, fit_codecs, missing_cells
 from xvfl.data.frames import TableSource, read_table, read_without_ids
-from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
+from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks, spread_rows
 from xvfl.data.labels import find_labels, warn_many_classes
 from xvfl.data.parquet import is_parquet, open_parquet
 from xvfl.data.schema import ColumnSummary, summarize
@@ -239,6 +241,8 @@ def _inspect_table(
             columns, _ = collect_stats(table, own, name, STREAMING_LIMITS, found.errors)
             codecs = fit_codecs(columns, found.errors)
             summaries = [summarize(columns[each], codecs[each]) for each in codecs]
+            used = [each for each in codecs.values() if not isinstance(each, str)]
+            table.first = parse_columns(table.first, used, name, missing_cells(own))
             found.columns[name] = add_code_warnings(table.first, summaries, own)
             found.rows[name] = len(table.ids())
             return table
@@ -260,7 +264,8 @@ class _Table:
             features = chunk.drop(columns=self._label, errors="ignore") if self._label else chunk
             if self._label in chunk.columns:
                 self.labels.append(chunk[self._label])
-            self.first = self.first if len(self.first) else features.iloc[:MAX_ROWS]
+            if not len(self.first):
+                self.first = features.iloc[spread_rows(np.arange(len(features)), MAX_ROWS)]
             yield features
 
     def ids(self) -> pd.Index:

@@ -1,6 +1,6 @@
 """How the rows of the parties and the labels overlap, and warnings about ids that hardly match."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import combinations
 
 import numpy as np
@@ -52,27 +52,36 @@ def add_full_rows(overlap: Overlap, full: Mapping[str, int]) -> Overlap:
     return {name: {**counts, "full": full[name]} for name, counts in overlap.items()}
 
 
-def warn_near_misses(overlap: Overlap, labels: int, unmatched: Unmatched) -> None:
-    """Warn about ids that differ only in spelling; `labels` is the number of labeled rows."""
+def warn_near_misses(overlap: Overlap, labels: int, unmatched: Unmatched) -> set[str]:
+    """Warn about ids that differ only in spelling; return the tables that have some.
+
+    `labels` is the number of labeled rows.
+    """
     parties = [name for name in overlap if name != ALL_PARTIES]
     inside = any(overlap[name]["labeled"] == labels for name in parties)
-    for first, second in combinations(parties if inside else [LABELS, *parties], 2):
-        _warn_near_misses_of(first, second, unmatched)
+    pairs = combinations(parties if inside else [LABELS, *parties], 2)
+    return {each for pair in pairs if _warn_near_misses_of(*pair, unmatched) for each in pair}
 
 
-def _warn_near_misses_of(first: str, second: str, unmatched: Unmatched) -> None:
+def _warn_near_misses_of(first: str, second: str, unmatched: Unmatched) -> bool:
+    """Warn about ids of two tables; return whether there are any."""
     left, right = (
         unmatched(*pair, size)
         for pair, size in zip(((first, second), (second, first)), SAMPLE_SIZES, strict=True)
     )
-    for near_miss in find_near_misses(left, right):
+    found = find_near_misses(left, right)
+    for near_miss in found:
         _warn(f"{_title(first)} and {_title(second)}: {near_miss}")
+    return bool(found)
 
 
-def warn_small_overlap(overlap: Overlap, labels: int) -> None:
-    """Warn about parties that share hardly any id with the labels, or with the other parties."""
+def warn_small_overlap(overlap: Overlap, labels: int, explained: Collection[str]) -> None:
+    """Warn about parties that share hardly any id with the labels, or with the other parties.
+
+    The `explained` ones have ids in another spelling.
+    """
     for name in overlap:
-        if name != ALL_PARTIES:
+        if name != ALL_PARTIES and name not in explained:
             rows, others = overlap[name]["rows"], _rows_of_others(overlap, name)
             _check_share(name, "labeled", overlap[name]["labeled"], rows, labels)
             _check_share(name, "held by another party", overlap[name]["shared"], rows, others)
@@ -81,8 +90,7 @@ def warn_small_overlap(overlap: Overlap, labels: int) -> None:
 def check_ids(ids: Mapping[str, pd.Index]) -> Overlap:
     """Count the overlap of tables without labels; warn about ids that hardly match."""
     overlap = count_overlap(ids, {})
-    warn_near_misses(overlap, 0, _unmatched(ids))
-    warn_small_overlap(overlap, 0)
+    warn_small_overlap(overlap, 0, warn_near_misses(overlap, 0, _unmatched(ids)))
     return overlap
 
 
@@ -116,8 +124,7 @@ def check_index(index: IdIndex, tables: Mapping[str, str]) -> None:
     def unmatched(name: str, other: str, size: int) -> IdSample:
         return index.sample_unmatched(tables[name], tables[other], size)
 
-    warn_near_misses(overlap, 0, unmatched)
-    warn_small_overlap(overlap, 0)
+    warn_small_overlap(overlap, 0, warn_near_misses(overlap, 0, unmatched))
 
 
 def check_labels(labels: pd.Index, tables: Mapping[str, Source]) -> None:

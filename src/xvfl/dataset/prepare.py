@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import COORDINATOR, TableOptions, TaskKind
+from xvfl.data.codecs import parse_columns
 from xvfl.data.encoded import Encoded
 from xvfl.data.encoder import TableEncoder
-from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks
+from xvfl.data.label_leaks import MAX_ROWS, find_label_leaks, spread_rows
 from xvfl.data.labels import LabelValues, encode_labels, find_labels, warn_many_classes
 from xvfl.data.parse import describe_table
 from xvfl.data.sources import Encoder, Source, encode, fit_encoder, source_ids, take_rows
@@ -159,8 +160,8 @@ def prepare(
             raise InputError(f"table options: {unknown('party', name, tables)}")
     values = _find_values(labels, where, plan)
     match = backend.match(values, plan.unlabeled)
-    warn_near_misses(match.overlap, match.labeled, match.unmatched)
-    _check_match(match, tables, labels)
+    explained = warn_near_misses(match.overlap, match.labeled, match.unmatched)
+    _check_match(match, tables, labels, explained)
     placement, task = _split(backend, values, match, plan.splits)
     thresholds, missing = {}, {}
     encoders = dict(plan.encoders or _fit_encoders(tables, placement, plan.options, limits))
@@ -237,7 +238,10 @@ def no_shared_ids(party: str, details: str) -> InputError:
 
 
 def _check_match(
-    match: IdMatch, tables: Mapping[str, Iterable[Source]], labels: Iterable[pd.Series]
+    match: IdMatch,
+    tables: Mapping[str, Iterable[Source]],
+    labels: Iterable[pd.Series],
+    explained: Collection[str],
 ) -> None:
     for name in tables:
         if not match.overlap[name]["labeled"]:
@@ -246,7 +250,7 @@ def _check_match(
                 f" (its first id is {_first_id(tables[name])!r}, the labels' first is "
                 f"{_first_id(labels)!r}); check that both use the same id column",
             )
-    warn_small_overlap(match.overlap, match.labeled)
+    warn_small_overlap(match.overlap, match.labeled, explained)
     unmatched = match.labeled - sum(match.class_sizes.values())
     if unmatched:
         text = f"{unmatched} of {match.labeled} labeled ids are held by no party and were dropped"
@@ -269,10 +273,11 @@ def _warn_label_leaks(
 ) -> None:
     """Warn about columns that repeat the label in the first chunk with training rows."""
     for chunk, places in zip(table, placement.places(party), strict=True):
-        training = np.flatnonzero(placement.is_training(places))[:MAX_ROWS]
+        training = spread_rows(np.flatnonzero(placement.is_training(places)), MAX_ROWS)
         if isinstance(chunk, pd.DataFrame) and isinstance(encoder, TableEncoder) and len(training):
             where = describe_table(chunk, party)
-            used = chunk.iloc[training][encoder.columns]
+            rows = chunk.iloc[training]
+            used = parse_columns(rows, encoder.codecs, party, encoder.missing)
             codes = placement.label_codes(places[training])
             if isinstance(values, TargetValues):
                 leaks = find_target_leaks(used, values.numbers(codes))

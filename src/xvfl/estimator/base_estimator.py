@@ -540,11 +540,13 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[pd.Series, pd.Series, Any]:
         """Predict labeled rows; return predictions, labels and weights of the same rows."""
         check_is_fitted(self, "model_")
-        sources, labels = self._sources_and_labels(X, y, min_classes=1)
+        sources, labels = read_tables_and_labels(
+            X, y, self.id_column, self._task, min_classes=1, model=self.model_
+        )
         used = self._used(sources, mode, party)
         check_tables(used)
         check_labels(labels.index, used)
-        predicted = self.model_.predict(sources, mode, party).frame()["prediction"]
+        predicted = predict_given(self.model_, sources, mode, party).frame()["prediction"]
         common = labels.index.intersection(predicted.index, sort=False)
         if not self.model_.task.known(labels.to_numpy()).any():
             raise InputError(

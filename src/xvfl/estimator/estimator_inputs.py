@@ -77,7 +77,7 @@ def read_given_tables(X: Tables, id_column: IdColumn, model: Model) -> dict[str,
 
 def _is_empty(table: Table) -> bool:
     """Tell whether a table is None, or a frame without rows and columns."""
-    return table is None or (isinstance(table, pd.DataFrame) and table.shape == (0, 0))
+    return table is None or getattr(table, "shape", None) == (0, 0)
 
 
 def _no_tables(X: Any) -> InputError:
@@ -117,10 +117,15 @@ def read_tables_and_labels(
     task: TaskKind,
     min_classes: int = 2,
     allow_missing: bool = False,
+    model: Model | None = None,
 ) -> tuple[dict[str, Source], pd.Series]:
-    """Read the table of each party, and the labels by id."""
-    y = labels_by_id(X, y, id_column)
-    sources = read_tables(X, id_column, min_rows=1 if min_classes > 1 else 0)
+    """Read the table of each party, and the labels by id; those for a model may be None."""
+    if model is None:
+        y = labels_by_id(X, y, id_column)
+        sources = read_tables(X, id_column, min_rows=1 if min_classes > 1 else 0)
+    else:
+        sources = read_given_tables(X, id_column, model)
+        y = labels_by_id(X if isinstance(X, pd.DataFrame) else sources, y, None)
     if isinstance(X, pd.DataFrame) and not isinstance(y, tuple):
         y = labels_of_frame(X, y)
     if isinstance(y, tuple) and len(y) == 2:

@@ -10,7 +10,8 @@ from xvfl.version import VERSION
 
 CELLS = """
 td.text{overflow-wrap:anywhere} h2+p{margin-top:0}
-@media(max-width:700px){td.text{grid-column:1/-1} td.wide{font-weight:600}}
+@media(max-width:700px){td.text{grid-column:1/-1} td.wide{font-weight:600}
+td{min-width:0;overflow-wrap:anywhere}}
 """
 
 

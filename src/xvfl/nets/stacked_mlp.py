@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-threshold_backward = torch.ops.aten.threshold_backward
+threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class StackedMLP(nn.Sequential):
@@ -67,7 +67,8 @@ class _StackedMLP(torch.autograd.Function):
             of_weights.append(_weight_gradient(g, h))
             of_biases.append(g.sum(1))
             if at:
-                g = threshold_backward(torch.bmm(g, weight), h, 0)
+                g = torch.bmm(g, weight)
+                threshold_backward(g, h, 0, grad_input=g)
             elif ctx.needs_input_grad[0]:
                 of_input = _input_gradient(g, weight, shared=len(h) < len(weight))
         return of_input, *reversed(of_weights), *reversed(of_biases)
