@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from xvfl.nets.embed_numbers import Lookup, embed_numbers
 from xvfl.primitives.layout import Layout, NumberBins
 
 N_FREQUENCIES = 8
@@ -80,19 +81,28 @@ class NumberEmbeddings(nn.Module):
         """Map (R·B, columns) or (R, B, columns) to as many rows of columns + n·w."""
         nets, count, _, width = self.weight.shape
         values = x.index_select(-1, self.numbers).view(nets, -1, count).transpose(1, 2)
+        exporting = torch.onnx.is_in_onnx_export()
+        if torch.is_grad_enabled() and not (x.is_cuda or exporting):
+            lookups = self._lookups(values.detach())
+            out = embed_numbers(values, self.frequencies, self.weight, self.bias, *lookups)
+        else:
+            out = self._plain(values, exporting)
+        given = x.index_select(-1, self.flags).view(nets, -1, count, 1)
+        embedded = out.transpose(1, 2) * given
+        return torch.cat([x, embedded.reshape(*x.shape[:-1], count * width)], -1)
+
+    def _plain(self, values: Tensor, exporting: bool) -> Tensor:
+        """Embed numbers (R, n, B) with torch's operators. (R, n, B, w)"""
         angles = 2 * torch.pi * values.unsqueeze(-1) * self.frequencies.unsqueeze(2)
         parts = [angles.sin(), angles.cos()]
         # Servers of earlier versions accept the operators of `_encodings` alone.
-        exporting = torch.onnx.is_in_onnx_export()
         if exporting:
             parts += self._encodings(values)
         encoded = torch.cat(parts, -1)  # (R, n, B, 2F), exported (R, n, B, 2F + K + S)
         out = encoded @ self.weight[:, :, : encoded.shape[-1]] + self.bias
         if not exporting:
             out = out + self._looked_up(values)
-        given = x.index_select(-1, self.flags).view(nets, -1, count, 1)
-        embedded = torch.relu(out).transpose(1, 2) * given
-        return torch.cat([x, embedded.reshape(*x.shape[:-1], count * width)], -1)
+        return torch.relu(out)
 
     def _encodings(self, values: Tensor) -> list[Tensor]:
         """Encode numbers (R, n, B) as bins (R, n, B, K) and flags (R, n, B, S)."""
@@ -107,22 +117,36 @@ class NumberEmbeddings(nn.Module):
 
     def _looked_up(self, values: Tensor) -> Tensor | float:
         """Compute `_encodings(values)` times their weights. (R, n, B, w)"""
-        n_bins, n_frequent = self.lower.shape[1], self.frequent.shape[1]
+        n_bins, width = self.lower.shape[1], self.weight.shape[-1]
         of_bins, of_flags = self.weight[:, :, 2 * N_FREQUENCIES :].tensor_split([n_bins], 2)
+        bins, flags = self._lookups(values)
         out: Tensor | float = 0.0
-        if n_bins:
+        if bins is not None:
             # The bins below that of a number add up to a number of their own.
             below = of_bins.cumsum(2) - of_bins
+            table = torch.cat([below, of_bins], -1).reshape(-1, 2 * width)
+            start, slope = functional.embedding(bins.at, table).chunk(2, -1)
+            out = torch.addcmul(start, bins.factor.unsqueeze(-1), slope)
+        if flags is not None:
+            rows = functional.embedding(flags.at, of_flags.reshape(-1, width))
+            out = out + rows * flags.factor.unsqueeze(-1)
+        return out if isinstance(out, float) else out.view(*values.shape, width)
+
+    def _lookups(self, values: Tensor) -> tuple[Lookup | None, Lookup | None]:
+        """Find the bin and the frequent value of numbers (R, n, B)."""
+        bins = flags = None
+        if self.lower.shape[1]:
             at = _places(self.starts, values)
-            above = (values - _take(self.lower, at)) * _take(self.scale, at)
-            start, slope = _rows(torch.cat([below, of_bins], -1), at).chunk(2, -1)
-            out = torch.addcmul(start, above.clamp(0, 1).unsqueeze(-1), slope)
-        if n_frequent:
+            scale = _take(self.scale, at)
+            above = (values - _take(self.lower, at)) * scale
+            slope = scale * ((above >= 0) & (above <= 1))
+            bins = Lookup(*_rows(at, self.lower), above.clamp(0, 1).flatten(), slope.flatten())
+        if self.frequent.shape[1]:
             at = _places(self.frequent - SAME_VALUE, values)
             distance = values.detach() - _take(self.frequent, at)
             same = (~(distance * distance > SAME_VALUE**2)).to(values.dtype)
-            out = out + _rows(of_flags, at) * same.unsqueeze(-1)
-        return out
+            flags = Lookup(*_rows(at, self.frequent), same.flatten())
+        return bins, flags
 
     @classmethod
     def stack(cls, nets: Sequence["NumberEmbeddings"]) -> "NumberEmbeddings":
@@ -150,8 +174,9 @@ def _take(constants: Tensor, places: Tensor) -> Tensor:
     return constants.take(places + first)
 
 
-def _rows(weights: Tensor, places: Tensor) -> Tensor:
-    """Look up weights (R, n, K, w) at the places (R, n, B). (R, n, B, w)"""
-    nets, count, size, width = weights.shape
+def _rows(places: Tensor, constants: Tensor) -> tuple[int, Tensor]:
+    """Return K of constants (n, K), and the places (R, n, B) among the weights of all numbers."""
+    nets, count, _ = places.shape
+    size = constants.shape[1]
     first = torch.arange(nets * count, device=places.device).view(nets, count, 1) * size
-    return functional.embedding(places + first, weights.reshape(-1, width))
+    return size, (places + first).flatten()
