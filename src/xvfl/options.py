@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass, replace
 
 from xvfl.config import (
-    MIN_STEPS,
     LossConfig,
     NetConfig,
     PrivacyConfig,
@@ -31,6 +30,8 @@ PRIVATE_WIDTH = 16
 COMPLETING_STEPS, COMPLETION_INTERVALS = 25, (8, 64)
 """Steps of several members that complete features by default, each of which costs as much as
 several others, and the smallest and largest interval between them."""
+FEWEST_EPOCHS, FEWEST_STEPS = 12, 600
+"""Fewest epochs and about the fewest steps of several members."""
 STEPS_PER_EPOCH, BATCH_SIZES = 50, (128, 2048)
 """Steps of an epoch of several members for which the automatic batch size is chosen, and the
 smallest and the largest one."""
@@ -240,7 +241,7 @@ def _resolve_train(
         if not (train.batch_size or train.epochs or keep_batch_size):
             train = replace(train, batch_size=_batch_size(rows))
         steps = max(rows // train.batch_size_for(rows), 1)
-        epochs = train.epochs or min(max(16, math.ceil(MIN_STEPS / steps)), epochs)
+        epochs = train.epochs or min(max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / steps)), epochs)
         if optimizer != "page":
             least, most = COMPLETION_INTERVALS
             interval = min(max(epochs * steps // COMPLETING_STEPS, least), most)
