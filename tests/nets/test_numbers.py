@@ -11,7 +11,7 @@ from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl.methods.build import build_parties
 from xvfl.nets.numbers import N_FREQUENCIES, SAME_VALUE, NumberEmbeddings
 from xvfl.nets.stacked import stack
-from xvfl.primitives.layout import FINE_KNOTS, Feature, Layout, NumberBins
+from xvfl.primitives.layout import Feature, Layout, NumberBins
 
 KNOTS = (0.0, 1e-6, 0.1, 1 / 3, 0.5, 0.999999, 1.0)
 BINS = (
@@ -123,23 +123,19 @@ def test_looked_up_products_equal_matrix_products() -> None:
     torch.testing.assert_close(of_x[inside], slow[0][inside], rtol=1e-4, atol=1e-4)
 
 
-def embeddings(net: torch.nn.Module) -> NumberEmbeddings:
-    """Find the embeddings of numbers of a net."""
-    (found,) = [each for each in net.modules() if isinstance(each, NumberEmbeddings)]
-    return found
-
-
 def test_with_labels_inflated_numbers_alone_use_bins() -> None:
     options = resolved(NetConfig(8, 16, number_embedding_dim=3, members=1))
     smooth = NumberBins(tuple(i / 31 for i in range(32)))
     layout = replace(LAYOUT, bins=(smooth, *BINS[1:]))
 
-    def used_bins(layout: Layout) -> torch.Tensor:
+    def embeddings(layout: Layout) -> NumberEmbeddings:
         net = build_parties({"p": layout}, options.net, options.loss, [0])["p"]
-        return embeddings(net).scale.count_nonzero(1)
+        (found,) = [each for each in net.modules() if isinstance(each, NumberEmbeddings)]
+        return found
 
-    assert not used_bins(replace(LAYOUT, bins=(*[smooth] * 8,))).any()
-    assert used_bins(layout).tolist() == [0, 0, 0, len(KNOTS) - 1, 0]
+    assert embeddings(replace(LAYOUT, bins=(*[smooth] * 8,))).lower.shape[1] == 0
+    used = embeddings(layout).scale.count_nonzero(1)
+    assert used.tolist() == [0, 0, 0, len(KNOTS) - 1, 0]
 
 
 def test_encoders_trained_alone_use_all_bins() -> None:
@@ -150,11 +146,3 @@ def test_encoders_trained_alone_use_all_bins() -> None:
         for layout in (plain, LAYOUT)
     ]
     assert sizes[1] - sizes[0] == len(NUMBERS) * (len(KNOTS) - 1 + 3) * 4
-
-
-def test_encoders_trained_alone_use_coarse_bins() -> None:
-    fine = NumberBins(tuple(i / 124 for i in range(FINE_KNOTS)), (0.0,))
-    layout = replace(LAYOUT, bins=(fine, *BINS[1:]))
-    config = EncoderConfig(embedding_dim=8, hidden_dim=16, number_embedding_dim=4)
-    found = embeddings(build_encoder("p", layout, config, [0])).starts[0]
-    torch.testing.assert_close(found, torch.tensor(fine.knots[:-1:4]))

@@ -1,11 +1,9 @@
 """Fit the scaling of numbers to [0, 1], and the bins of scaled numbers."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from xvfl.config import Scaling
-from xvfl.primitives.layout import COARSE_KNOTS, FINE_KNOTS, NumberBins, thin
+from xvfl.primitives.layout import NumberBins
 from xvfl_serve.encoding.scale import Floats, Scale
 
 KNOTS = 129
@@ -13,6 +11,8 @@ KNOTS = 129
 CENTRAL_QUANTILES = (0.01, 0.99)
 MIN_CENTRAL_RANGE = 0.25
 """Scale by quantiles if the central 98 % of the values cover less than this share of the range."""
+BIN_KNOTS = 32
+"""Largest number of knots of the bins of a column."""
 DECIMALS = 6
 """Precision of scaled numbers in bins; values that are closer count as one."""
 FREQUENT_ROWS, FREQUENT_SHARE, MAX_FREQUENT = 10, 0.03, 8
@@ -36,18 +36,16 @@ def fit_bins(scaled: Floats) -> NumberBins:
     """Fit bins on the scaled numbers of training rows, without labels.
 
     Knots are quantiles of the distinct values: those of all values would coincide at a value that
-    many rows have. With a knot at each of few values, no value needs a flag. The other values of
-    inflated columns are few or rare, and get finer bins.
+    many rows have. With a knot at each value, no value needs a flag.
     """
     distinct, counts = np.unique(np.round(scaled, DECIMALS), return_counts=True)
-    values = distinct.tolist()
-    if len(values) <= COARSE_KNOTS:
-        return NumberBins(tuple(values))
+    if len(distinct) <= BIN_KNOTS:
+        return NumberBins(tuple(distinct.tolist()))
+    knots = distinct[np.rint(np.linspace(0, len(distinct) - 1, BIN_KNOTS)).astype(np.int64)]
     minimum = max(FREQUENT_ROWS, FREQUENT_SHARE * len(scaled))
     most = np.argsort(-counts, kind="stable")[:MAX_FREQUENT]
     frequent = np.sort(distinct[most[counts[most] >= minimum]])
-    coarse = NumberBins(thin(values, COARSE_KNOTS), tuple(frequent.tolist()))
-    return replace(coarse, knots=thin(values, FINE_KNOTS)) if coarse.inflated else coarse
+    return NumberBins(tuple(knots.tolist()), tuple(frequent.tolist()))
 
 
 def _is_skewed(values: Floats) -> bool:

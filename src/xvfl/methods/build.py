@@ -43,8 +43,8 @@ def build_parties(
     of the nets of as many runs, with all their members. Unless `shared_inputs` is False, members
     share masks, embeddings of numbers and vectors of hashed categories, so that rows are encoded
     once for all of them. Bounded embeddings are in [-1, 1]. Bottoms
-    that are trained alone use coarse bins of all numbers, others those of inflated numbers alone:
-    with labels, more inputs overfit. Of `loss`, only the method matters.
+    that are trained alone use the bins of all numbers, others those of inflated numbers alone: with
+    labels, more inputs overfit. Of `loss`, only the method matters.
     """
     require_resolved(config, privacy)
     check_members(config, any_image(layouts), bool(bottoms or completers))
@@ -57,7 +57,7 @@ def build_parties(
         branches = [
             custom_net(custom, layout, d)
             or nets.bottom(
-                layout.coarse_bins() if privacy.trains_encoders else layout.only_inflated_bins(),
+                layout if privacy.trains_encoders else layout.only_inflated_bins(),
                 d,
                 hidden,
                 config.n_blocks,

@@ -4,15 +4,12 @@ Raw features can be missing: a table's columns, an image's pixels. Encoded colum
 inputs: a one-hot group or a date has several, a hashed category has its embedding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 Kind = Literal["numeric", "category", "hashed"]
-COARSE_KNOTS, FINE_KNOTS = 32, 125
-"""Largest number of knots of the bins of a column, and of an inflated column; each fourth fine knot
-is a coarse one."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +129,6 @@ class Layout:
         bins = tuple(each if each.inflated else NumberBins() for each in self.bins)
         return replace(self, bins=bins if any(each.inflated for each in bins) else ())
 
-    def coarse_bins(self) -> "Layout":
-        """Return the layout with at most `COARSE_KNOTS` knots in each column."""
-        bins = (replace(each, knots=thin(each.knots, COARSE_KNOTS)) for each in self.bins)
-        return replace(self, bins=tuple(bins))
-
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
         data = asdict(self)
@@ -153,12 +145,6 @@ class Layout:
 def bins_from_dict(data: Mapping[str, Any]) -> NumberBins:
     """Build the bins of a column from their JSON form."""
     return NumberBins(tuple(data["knots"]), tuple(data["frequent"]))
-
-
-def thin(values: Sequence[float], count: int) -> tuple[float, ...]:
-    """Select at most `count` ascending values, evenly spaced by rank and with both ends."""
-    step = max(1.0, (len(values) - 1) / (count - 1))
-    return tuple(values[round(i * step)] for i in range(min(count, len(values))))
 
 
 def any_image(layouts: Mapping[str, Layout]) -> bool:
