@@ -11,9 +11,14 @@ from xvfl.config import TableOptions
 from xvfl.data.codecs import NumberCodec
 from xvfl.data.encoder import TableEncoder
 from xvfl.model.cell_classes import ClassCells, fit_classes, fit_factor
-from xvfl.model.cell_distributions import LEVELS, CellDistributions, fit_quantiles
+from xvfl.model.cell_distributions import (
+    LEVELS,
+    CellDistributions,
+    conformal_quantiles,
+    fit_quantiles,
+)
 from xvfl.model.cell_fills import FillCells, fit_fill
-from xvfl.model.cell_levels import NumberCells, fit_levels, nominal_level
+from xvfl.model.cell_levels import CHECKED, NumberCells, fit_levels, nominal_level
 from xvfl_serve.cell_model import GROUPS, Predicted, Target, Trees, log_softmax
 
 COUNT = 6000
@@ -162,9 +167,36 @@ def test_levels_of_continuous_numbers_stay() -> None:
 
 def test_large_steps_of_the_share_are_not_divided() -> None:
     """Ends of intervals between two values would be rounded to either."""
-    smooth = LEVELS + 0.025 * (LEVELS < 1)
-    assert nominal_level(smooth, 0.8) == pytest.approx(0.775)
-    step = np.where(LEVELS > 0.59, 0.95, 0.6)
-    assert nominal_level(step, 0.8) == pytest.approx(0.6)
-    assert nominal_level(step, 0.64) == pytest.approx(0.55)
-    assert (nominal_level(step, 0.3), nominal_level(step, 1.0)) == (0, 1)
+    grid = LEVELS[CHECKED]
+    smooth = grid + 0.025 * ((grid > 0) & (grid < 1))
+    assert nominal_level(smooth, 0.8, 0.7) == pytest.approx(0.775)
+    step = np.where(grid > 0.59, 0.95, np.minimum(grid, 0.6))
+    assert nominal_level(step, 0.8, 0.7) == pytest.approx(0.6)
+    assert nominal_level(step, 0.64, 0.54) == pytest.approx(0.55)
+    assert (nominal_level(step, -0.1, 0), nominal_level(step, 1.0, 0.9)) == (0, 1)
+
+
+def test_what_one_group_holds_too_much_another_holds_less() -> None:
+    """Of two values, an interval holds one or both: 65 % or all cells of a group."""
+    rng = np.random.default_rng(7)
+    groups = np.arange(COUNT) % 3
+    share = np.array([0.72, 0.74, 0.76])[groups]
+    true, completed = (rng.random(COUNT) > share).astype(float), np.zeros(COUNT)
+    levels = fit_levels(NumberCells(completed, true, groups, HALF, 1.0, np.rint))
+    edges, quantiles, relative = fit_quantiles(completed, completed, true, groups)
+    none = np.zeros((0, GROUPS))
+    parts = (edges, quantiles, relative)
+    column = CellDistributions(*(each[None] for each in parts), none, none[..., None], levels[None])
+    low, high = column.interval(0, groups, completed, completed, 0.8)
+    inside = (np.rint(low) <= true) & (true <= np.rint(high))
+    assert inside.mean() == pytest.approx(0.8, abs=0.05)
+
+
+def test_quantiles_hold_their_share_of_new_values() -> None:
+    """The mean over samples, also of few values; copies of the values change nothing."""
+    rng = np.random.default_rng(8)
+    samples = rng.random((4000, 25))
+    found = np.array([conformal_quantiles(each) for each in samples])
+    assert found[:, 2:-2].mean(0) == pytest.approx(LEVELS[2:-2], abs=0.01)
+    copied = conformal_quantiles(np.repeat(samples[0], 3), 3.0)
+    assert np.abs(copied - found[0]).max() < 0.05

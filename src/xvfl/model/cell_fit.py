@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import eigsh, svds
+from scipy.sparse.linalg import LinearOperator, eigsh
 from scipy.special import ndtri
 
 from xvfl.data.codecs import CategoryCodec, Codec, HashedCodec
@@ -22,18 +22,18 @@ ROWS, MAX_COPIES = 4000, 4
 MAX_HIDDEN = 0.7
 """Largest share of the cells of a row that are hidden, beside those of other parties."""
 KNOTS = 64
-MAX_FACTORS = 48
-MAX_COVARIANCE = 4_000
-"""Most scores whose covariances are computed."""
+MAX_FACTORS = 28
+MAX_COVARIANCE = 500
+"""Most scores whose covariances are stored."""
 EXPLAINED = 0.98
 """Largest share of the variance of a score that the factors explain."""
 SHRINKAGE = 20
 """Covariances of fewer common rows count less."""
 MAX_CLASSES = 8
 """Classes of a hashed feature; its other values are one more."""
-NEAR = 24
+NEAR = 16
 """Scores that the trees of a feature see: the party's own, and half as many of others."""
-ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 40, 2400, 8, 120
+ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 12, 3600, 6, 36
 """Boosting steps of a feature, of all features, the fewest, and trees of all classes."""
 LEAF_ROWS = 20
 """Fewest different rows in a leaf."""
@@ -63,42 +63,58 @@ Tables = Mapping[int, Cells]
 def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -> CellModel:
     """Fit the factor model and the trees of all parties' features, without `calibrate_cells`."""
     rng = np.random.default_rng(seed)
-    rows = len(next(iter(tables.values())).values)
-    sampled = rng.permutation(rows)[:ROWS]
+    sampled = rng.permutation(_count(tables))[:ROWS]
     whole = {party: table.take(sampled) for party, table in tables.items()}
     model = _fit_factors(encoders, whole)
-    copies = min(max(ROWS // max(len(sampled), 1), 1), MAX_COPIES)
-    at = np.tile(np.arange(len(sampled)), copies)
-    whole = {party: table.take(at) for party, table in whole.items()}
-    shown = {
-        party: table.observed
-        & (rng.random(table.observed.shape) >= rng.uniform(0, MAX_HIDDEN, (len(at), 1)))
-        for party, table in whole.items()
-    }
-    kinds = np.arange(len(at)) % 2 == 0
-    targets: list[Target] = []
-    count = sum(len(encoder.codecs) for encoder in encoders.values())
-    iterations = min(ITERATIONS, ALL_ITERATIONS // max(count, 1))
-    true, _ = model.encode(whole, len(at))
-    for party, encoder in encoders.items():
-        masked = {
-            other: replace(
-                table, observed=shown[other] & (kinds | np.bool_(other == party))[:, None]
-            )
-            for other, table in whole.items()
-        }
-        scores, observed = model.encode(masked, len(at))
-        factors, _ = model.factor_predictions(scores, observed)
-        inputs = _Inputs(scores, observed, factors, true)
-        for feature, codec in enumerate(encoder.codecs):
-            present = np.flatnonzero(whole[party].observed[:, feature])
-            target = _empty_target(model, party, feature, codec, whole[party].take(present))
-            target = replace(target, near=_nearest(model, target))
-            least = CLASS_ROWS * len(target.columns) if len(target.codes) else MIN_ROWS
-            if iterations >= FEWEST_ITERATIONS and len(present) >= copies * least:
-                target = _fit_trees(target, inputs, present, iterations, copies)
-            targets.append(target)
+    targets = [
+        _empty_target(model, party, feature, codec, whole[party])
+        for party, encoder in encoders.items()
+        for feature, codec in enumerate(encoder.codecs)
+    ]
+    iterations = min(ITERATIONS, ALL_ITERATIONS // max(len(targets), 1))
+    if iterations >= FEWEST_ITERATIONS:
+        targets = _add_trees(model, targets, whole, iterations, rng)
     return replace(model, targets=tuple(targets))
+
+
+def _add_trees(
+    model: CellModel,
+    targets: list[Target],
+    tables: Tables,
+    iterations: int,
+    rng: np.random.Generator,
+) -> list[Target]:
+    """Fit trees on copies of the rows with cells hidden at random."""
+    rows = _count(tables)
+    copies = min(max(ROWS // max(rows, 1), 1), MAX_COPIES)
+    at = np.tile(np.arange(rows), copies)
+    scores, present = (each[at] for each in model.encode(tables, rows))
+    # All scores of a feature are hidden together.
+    features = np.unique(np.stack([model.party, model.feature]), axis=1, return_inverse=True)[1]
+    hidden = rng.random((len(at), features.max() + 1)) < rng.uniform(0, MAX_HIDDEN, (len(at), 1))
+    shown = present & ~hidden[:, features]
+    kinds = np.arange(len(at))[:, None] % 2 == 0
+    result = []
+    for party in tables:
+        own = model.party == party
+        observed = shown & (kinds | own)
+        seen = np.where(observed, scores, np.float32(0))
+        factors, _ = model.factor_predictions(seen, observed, np.flatnonzero(own))
+        inputs = _Inputs(seen, observed, factors, scores)
+        for target in targets:
+            if target.party != party:
+                continue
+            cells = np.flatnonzero(present[:, target.columns[0]])
+            least = CLASS_ROWS * len(target.columns) if len(target.codes) else MIN_ROWS
+            if len(cells) >= copies * least:
+                target = replace(target, near=_nearest(model, target))
+                target = _fit_trees(target, inputs, cells, iterations, copies)
+            result.append(target)
+    return result
+
+
+def _count(tables: Tables) -> int:
+    return len(next(iter(tables.values())).values)
 
 
 @dataclass(frozen=True)
@@ -115,8 +131,8 @@ def _fit_factors(encoders: Mapping[int, TableEncoder], tables: Tables) -> CellMo
     columns = [
         (party, feature, *column)
         for party, encoder in encoders.items()
-        for feature, codec in enumerate(encoder.codecs)
-        for column in _score_columns(encoder, feature, codec, tables[party])
+        for feature, (codec, start) in enumerate(zip(encoder.codecs, _starts(encoder), strict=True))
+        for column in _score_columns(encoder, feature, codec, start, tables[party])
     ]
     numbers = np.array([each[:4] for each in columns], dtype=np.int64)
     party, feature, place, code = numbers.T
@@ -130,8 +146,7 @@ def _fit_factors(encoders: Mapping[int, TableEncoder], tables: Tables) -> CellMo
         np.zeros((len(columns), 1)),
         np.ones(len(columns)),
     )
-    rows = len(next(iter(tables.values())).values)
-    scores, observed = model.encode(tables, rows)
+    scores, observed = model.encode(tables, _count(tables))
     total, variances, vectors = _principal_components(scores, observed)
     kept = np.argsort(-variances, kind="stable")[:MAX_FACTORS]
     loadings = vectors[:, kept] * np.sqrt(np.maximum(variances[kept], 0))
@@ -145,11 +160,9 @@ def _principal_components(scores: Floats, observed: Bools) -> tuple[Floats, Floa
     """Return the variance of each score, and variances and directions of components."""
     start = np.ones(scores.shape[1])
     if len(start) > MAX_COVARIANCE:
-        # As if all scores were observed in the same rows, without a (p, p) matrix.
-        scaled = (scores / np.sqrt(observed.sum(0) + SHRINKAGE)).astype(np.float64)
-        least = min(scaled.shape)
-        _, singular, vectors = svds(scaled, min(MAX_FACTORS, least - 1), v0=np.ones(least))
-        return (scaled**2).sum(0), singular**2, vectors.T
+        total, product = _implicit_covariance(scores, observed)
+        count = min(MAX_FACTORS, *(each - 1 for each in scores.shape))
+        return total, *eigsh(product, count, v0=start)
     common = observed.T.astype(np.float32) @ observed.astype(np.float32)
     covariance = (scores.T @ scores / (common + SHRINKAGE)).astype(np.float64)
     if len(start) <= 4 * MAX_FACTORS:
@@ -159,8 +172,33 @@ def _principal_components(scores: Floats, observed: Bools) -> tuple[Floats, Floa
     return np.diag(covariance), variances, vectors
 
 
+def _implicit_covariance(scores: Floats, observed: Bools) -> tuple[Floats, LinearOperator]:
+    """Return the variances, and products with the covariances, without a (p, p) matrix.
+
+    As if cells were observed independently of each other: n q q' rows have both of two scores, of
+    which shares q and q' are observed.
+    """
+    count = observed.sum(0) + SHRINKAGE
+    total = (scores.astype(np.float64) ** 2).sum(0) / count
+    scaled = (scores * (np.sqrt(len(scores) + SHRINKAGE) / count)).astype(np.float32)
+    rest = total - (scaled.astype(np.float64) ** 2).sum(0)
+
+    def product(vector: Floats) -> Floats:
+        vector = vector.ravel()
+        result: Floats = scaled.T @ (scaled @ vector.astype(np.float32)) + rest * vector
+        return result
+
+    shape = len(total), len(total)
+    return total, LinearOperator(shape, matvec=product, dtype=np.float64)
+
+
+def _starts(encoder: TableEncoder) -> Ints:
+    """Return the first encoded column of each feature."""
+    return np.cumsum([0, *(each.feature.width for each in encoder.codecs)])[:-1]
+
+
 def _score_columns(
-    encoder: TableEncoder, feature: int, codec: Codec, table: Cells
+    encoder: TableEncoder, feature: int, codec: Codec, start: int, table: Cells
 ) -> list[tuple[int, int, Floats, Floats]]:
     """Return place, code, knots and scores of each score of a feature."""
     present = table.observed[:, feature]
@@ -174,7 +212,6 @@ def _score_columns(
         shares = [(found == code).mean() if len(found) else 0.0 for code in frequent]
         flags = [*zip(frequent.tolist(), shares, strict=True), (-2, 1 - sum(shares))]
         return [(place, code, *_flag_scores(share)) for code, share in flags]
-    start = sum(each.feature.width for each in encoder.codecs[:feature])
     columns = []
     for width in range(codec.feature.width):
         values = table.values[present, start + width].astype(np.float64)
@@ -208,7 +245,8 @@ def _rank_scores(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, table: Cells) -> Target:
-    """Return a target without trees; `table` are the rows that have the cell."""
+    """Return a target without trees."""
+    present = table.observed[:, feature]
     columns = np.flatnonzero((model.party == party) & (model.feature == feature))
     none: Ints = np.zeros(0, dtype=np.int64)
     empty: Floats = np.zeros(0)
@@ -220,17 +258,17 @@ def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, tabl
         known, places = codec.decodable
         options = codec.options_of(codes)
         words = places[options]
-        found = codec.options_of(table.codes[:, model.place[columns[0]]])
+        found = codec.options_of(table.codes[present, model.place[columns[0]]])
         shares = np.bincount(found[found >= 0], minlength=len(known)) + 1.0
         shares[options] = 0
         shares /= max(shares.sum(), 1.0)
     elif not isinstance(codec, CategoryCodec):
         columns, baseline = columns[:1], np.zeros(1)
         scores, knots = model.scores[columns[0]], model.knots[columns[0]]
-        if not len(table.values):
+        if not present.any():
             knots = np.full(2, 0.5)
         elif not scores.any():
-            knots = np.full(2, float(table.values[0, model.place[columns[0]]]))
+            knots = np.full(2, float(table.values[present.argmax(), model.place[columns[0]]]))
         filled = np.tile(knots, GROUPS)
     if not len(scores):
         flags = [(model.scores[at], model.knots[at]) for at in columns]
@@ -264,9 +302,9 @@ def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int, cop
     seen[:, np.isnan(seen).all(0)] = 0
     x = np.concatenate([seen, factors], 1).astype(np.float32)
     options: dict[str, Any] = {
-        "learning_rate": 0.1,
-        "max_leaf_nodes": 15,
-        "max_depth": 8,
+        "learning_rate": 0.25,
+        "max_leaf_nodes": 8,
+        "max_depth": 5,
         "l2_regularization": 1.0,
         "min_samples_leaf": LEAF_ROWS * copies,
         "early_stopping": False,
