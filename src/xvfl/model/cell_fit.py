@@ -33,7 +33,7 @@ MAX_CLASSES = 8
 """Classes of a hashed feature; its other values are one more."""
 NEAR = 16
 """Scores that the trees of a feature see: the party's own, and half as many of others."""
-ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 12, 3600, 6, 36
+ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 12, 1200, 6, 36
 """Boosting steps of a feature, of all features, the fewest, and trees of all classes."""
 LEAF_ROWS = 20
 """Fewest different rows in a leaf."""
