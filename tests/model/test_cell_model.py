@@ -126,7 +126,7 @@ def test_no_prediction_depends_on_its_own_observed_score(filler: CellFiller) -> 
 def test_trees_equal_those_of_scikit_learn() -> None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    from xvfl.model.cell_fit import copy_trees
+    from xvfl.model.cell_trees import copy_trees
 
     rng = np.random.default_rng(2)
     x = rng.normal(size=(400, 4)).astype(np.float32)
