@@ -20,7 +20,7 @@ Bools = NDArray[np.bool_]
 ROWS = 4000
 """Most rows that train."""
 KNOTS = 64
-MAX_FACTORS = 28
+MAX_FACTORS = 40
 MAX_COVARIANCE = 500
 """Most scores whose covariances are stored."""
 EXPLAINED = 0.98
