@@ -140,7 +140,9 @@ def test_classes_are_the_mode_unless_scores_predict_them(informative: bool) -> N
     if not informative:
         classes = (rng.random(COUNT) < 0.3).astype(np.int64)
     groups = np.zeros(COUNT, dtype=np.int64)
-    cells = ClassCells(log_softmax(scores), groups, classes, HALF, 1.0, 3)
+    cells = ClassCells(
+        log_softmax(scores), groups, classes, HALF, 1.0, np.array([0.7, 0.3, 0.0]), 3
+    )
     fitted = fit_classes(target(NONE, NONE, 3), cells)
     found = fitted.calibrate(log_softmax(scores), groups)
     assert np.exp(found).sum(1) == pytest.approx(np.ones(COUNT))

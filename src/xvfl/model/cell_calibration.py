@@ -143,7 +143,11 @@ def _fit_target(model: CellModel, target: Target, hidden: Hidden) -> Target:
     if target.categorical:
         known = len(target.codes) if isinstance(hidden.codec, HashedCodec) else len(target.columns)
         classes = hidden.classes(model, target)
-        cells = ClassCells(found.scores, found.groups, classes, hidden.half, hidden.copies, known)
+        flags = [(model.scores[at], model.knots[at]) for at in target.columns]
+        shares = np.array([np.interp(0.0, *each) for each in flags])
+        cells = ClassCells(
+            found.scores, found.groups, classes, hidden.half, hidden.copies, shares, known
+        )
         return fit_classes(target, cells)
     if not len(found.groups) or not np.ptp(target.scores):
         return target
