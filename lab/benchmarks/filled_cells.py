@@ -236,6 +236,7 @@ def compare_found(
             else:
                 score |= errors(values[method][at, place.start], true, at)
                 ids = part.true[party].index[at]
+                score["exact"] = float(np.isclose(values[method][at, place.start], true[at]).mean())
                 scores.append(score | covered(each.cells, name, ids, true[at]))
     return scores
 
@@ -353,6 +354,23 @@ def worse_than_median(scores: pd.DataFrame) -> dict[str, float]:
     return {" ".join(map(str, key)): round(each, 3) for key, each in ratio[ratio > 1.02].items()}
 
 
+def wrong_coverage(scores: pd.DataFrame) -> dict[str, str]:
+    """Return the columns whose intervals hold less than 75 or more than 85 % of the cells.
+
+    An interval contains the filled value, so that it holds at least the exact ones.
+    """
+    if "intervals" not in scores:
+        return {}
+    own = scores[scores["method"].isin(("alone", "peers"))]
+    by_column = own.groupby(["method", "party", "column"])
+    sums, exact = by_column[["inside", "intervals"]].sum(), by_column["exact"].mean()
+    share = (sums["inside"] / sums["intervals"]).dropna()
+    return {
+        " ".join(map(str, key)): f"{each:.0%} ({exact[key]:.0%} exact)"
+        for key, each in share[(share < 0.75) | (share > 0.85)].items()
+    }
+
+
 def main() -> None:
     """Print a table of the methods for each data set and share of hidden cells."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -371,19 +389,19 @@ def main() -> None:
     print("|---|---|", "--:|" * len(METHODS), sep="")
     found: list[Means] = []
     worse: dict[str, dict[str, float]] = {}
+    wrong: dict[str, dict[str, str]] = {}
     for name in chosen.tables:
         table = read(name)
         for share in chosen.hidden:
             scores, key = run(results, table, share, chosen), f"{table.name}, {share:.0%}"
             found.append(summarize(scores))
-            worse[key] = worse_than_median(scores)
+            worse[key], wrong[key] = worse_than_median(scores), wrong_coverage(scores)
             show(key, found[-1])
     for number, share in enumerate(chosen.hidden):
         own = found[number :: len(chosen.hidden)]
         show(f"mean of {len(own)} tables, {share:.0%}", mean_of(own))
-    print("\nMAE divided by that of the median, where above 1.02:")
-    for key, columns in worse.items():
-        print(f"- {key}:", ", ".join(f"{c} {ratio}" for c, ratio in columns.items()) or "none")
+    show_columns("MAE divided by that of the median, where above 1.02", worse)
+    show_columns("Cells in 80 % intervals, where outside of 75 to 85 %", wrong)
 
 
 def mean_of(found: list[Means]) -> Means:
@@ -398,6 +416,13 @@ def mean_of(found: list[Means]) -> Means:
         }
         for method in METHODS
     }
+
+
+def show_columns(title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a figure of some columns of each table."""
+    print(f"\n{title}:")
+    for key, columns in found.items():
+        print(f"- {key}:", ", ".join(f"{c} {each}" for c, each in columns.items()) or "none")
 
 
 def show(key: str, means: Means) -> None:

@@ -218,8 +218,10 @@ class CellModel:
             scores[:, at] = np.interp(values, self.knots[at], self.scores[at])
         return np.where(observed, scores, np.float32(0)), observed
 
-    def factor_predictions(self, scores: Floats, observed: Bools) -> tuple[Floats, Floats]:
-        """Predict each score from the other observed ones. (n, p)
+    def factor_predictions(
+        self, scores: Floats, observed: Bools, columns: Ints
+    ) -> tuple[Floats, Floats]:
+        """Predict some scores from the other observed ones. (n, p), 0 in other columns
 
         Returns the conditional mean of a normal distribution with covariance W Wᵀ + D, where W are
         the loadings and D the noise, and the remaining share of the variance.
@@ -228,21 +230,25 @@ class CellModel:
         p, r = W.shape
         outer = (W[:, :, None] * W[:, None, :] / D[:, None, None]).reshape(p, r * r)
         result, remaining = np.zeros((len(scores), p)), np.zeros((len(scores), p))
+        own, noise = np.ascontiguousarray(W[columns].T), D[columns]
         size = max(CHUNK // max(r * max(p, r), 1), 1)
         for start in range(0, len(scores), size):
             part = slice(start, start + size)
-            x, seen = scores[part], observed[part]
-            precision = (seen.astype(np.float32) @ outer).reshape(-1, r, r)
+            x, seen = scores[part][:, columns], observed[part][:, columns]
+            precision = (observed[part].astype(np.float32) @ outer).reshape(-1, r, r)
             inverse = np.linalg.inv(precision + np.eye(r, dtype=np.float32))
-            projected = inverse @ W.T
-            predicted = (((x * seen / D) @ W)[:, None, :] @ projected)[:, 0]
-            leverage = np.einsum("nrp,pr->np", projected, W) / D
+            projected = inverse @ own
+            weighted = (scores[part] * observed[part] / D) @ W
+            predicted = (weighted[:, None, :] @ projected)[:, 0]
+            leverage = (projected * own).sum(1) / noise
             # An observed score is predicted from the others: its own share is removed.
             left = np.maximum(1 - leverage, 1e-6)
             # Trees must not find an observed score in the rounding errors of its prediction.
-            result[part] = np.where(seen, x - (x - predicted) / left, predicted).round(DECIMALS)
-            remaining[part] = D * np.where(seen, 1 / left, 1 + leverage)
-        return result, remaining / (D + (W**2).sum(1))
+            found = np.where(seen, x - (x - predicted) / left, predicted).round(DECIMALS)
+            result[part, columns] = found
+            variance = noise * np.where(seen, 1 / left, 1 + leverage)
+            remaining[part, columns] = variance / (noise + (own**2).sum(0))
+        return result, remaining
 
     def of_party(self, party: int) -> dict[int, Target]:
         """Return the targets of a party, by feature."""
@@ -253,7 +259,8 @@ class CellModel:
     ) -> dict[int, Predicted]:
         """Predict every cell of a party, by feature."""
         scores, observed = self.encode(tables, rows)
-        factors, remaining = self.factor_predictions(scores, observed)
+        own = np.flatnonzero(self.party == party)
+        factors, remaining = self.factor_predictions(scores, observed, own)
         found = {}
         for feature, target in self.of_party(party).items():
             groups = np.digitize(remaining[:, target.columns].mean(1), GROUP_ENDS)

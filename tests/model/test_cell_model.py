@@ -97,7 +97,7 @@ def test_factors_predict_the_conditional_mean(filler: CellFiller) -> None:
     scores, seen = rng.normal(size=(6, p)), rng.random((6, p)) < 0.6
     scores = np.where(seen, scores, 0)
     covariance = model.loadings @ model.loadings.T + np.diag(model.noise)
-    found, remaining = model.factor_predictions(scores.astype(np.float32), seen)
+    found, remaining = model.factor_predictions(scores.astype(np.float32), seen, np.arange(p))
     for row in range(6):
         for column in range(p):
             others = np.flatnonzero(seen[row] & (np.arange(p) != column))
@@ -117,14 +117,16 @@ def test_no_prediction_depends_on_its_own_observed_score(filler: CellFiller) -> 
     for column in range(scores.shape[1]):
         seen = np.zeros(scores.shape, dtype=bool)
         seen[:, column] = True
-        found, _ = filler.model.factor_predictions(scores.astype(np.float32), seen)
+        found, _ = filler.model.factor_predictions(
+            scores.astype(np.float32), seen, np.arange(scores.shape[1])
+        )
         assert not found[:, column].any()
 
 
 def test_trees_equal_those_of_scikit_learn() -> None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    from xvfl.model.cell_fit import copy_trees
+    from xvfl.model.cell_trees import copy_trees
 
     rng = np.random.default_rng(2)
     x = rng.normal(size=(400, 4)).astype(np.float32)

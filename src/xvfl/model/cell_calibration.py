@@ -28,8 +28,11 @@ from xvfl_serve.cell_model import GROUPS, CellModel, Predicted, Target
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Encoders = Mapping[int, TableEncoder]
-ROWS, MAX_REPEATS = 2000, 5
-"""Number of rows whose cells are hidden; fewer rows are used several times."""
+ROWS, MAX_REPEATS, MAX_CELLS = 1200, 5, 250_000
+"""Number of rows whose cells are hidden; fewer rows are used several times, up to a number of cells
+of all parties."""
+MAX_DETAILED = 300
+"""Most columns of all parties with fitted levels of intervals, and with groups of cells."""
 MAX_HASHED_CELLS = 500
 """Most hidden cells of a hashed column; each is compared with the whole vocabulary."""
 KINDS = (("few",), ("alone",), ("few", "alone", "many", "absent"))
@@ -45,7 +48,9 @@ class Hidden:
 
     codec: Codec
     rows: Cells
-    """The cells as they are."""
+    """The copies of the rows, as they are."""
+    cells: Ints
+    """(n,) the rows that have the cell."""
     predicted: Predicted
     half: NDArray[np.bool_]
     """One half of the rows."""
@@ -54,15 +59,16 @@ class Hidden:
 
     def numbers(self, model: CellModel, target: Target) -> Floats:
         """Return the encoded values of a number. (n,)"""
-        return self.rows.values[:, model.place[target.columns[0]]].astype(np.float64)
+        column = self.rows.values[:, model.place[target.columns[0]]]
+        return column[self.cells].astype(np.float64)
 
     def classes(self, model: CellModel, target: Target) -> Ints:
         """Return the classes of a category. (n,)"""
         place, count = int(model.place[target.columns[0]]), len(target.columns)
         if not isinstance(self.codec, HashedCodec):
-            found: Ints = self.rows.values[:, place : place + count].argmax(1)
+            found: Ints = self.rows.values[self.cells, place : place + count].argmax(1)
             return found
-        same = self.rows.codes[:, place][:, None] == target.codes
+        same = self.rows.codes[self.cells, place][:, None] == target.codes
         return np.where(same.any(1), same.argmax(1), len(target.codes))
 
 
@@ -92,7 +98,8 @@ def _predict_hidden(
     """Hide cells of some rows at random and predict them, by party and feature."""
     rows = len(next(iter(tables.values())).values)
     chosen = rng.permutation(rows)[:ROWS]
-    repeats = min(max(ROWS // max(len(chosen), 1), 1), MAX_REPEATS)
+    cells = len(chosen) * len(model.targets)
+    repeats = max(min(ROWS // max(len(chosen), 1), MAX_REPEATS, MAX_CELLS // max(cells, 1)), 1)
     at = np.tile(chosen, repeats * len(KINDS))
     each_row = np.arange(repeats * len(chosen))
     kinds = np.concatenate([np.array(each)[each_row % len(each)] for each in KINDS])
@@ -105,14 +112,13 @@ def _predict_hidden(
             codec = encoders[party].codecs[feature]
             # A number is predicted without its own score: it need not be hidden.
             asked = table.observed if isinstance(codec, NumberCodec) else gaps
-            cells = np.flatnonzero(asked[:, feature])
-            different = len(np.unique(cells % max(len(chosen), 1)))
+            own = np.flatnonzero(asked[:, feature])
+            row = own % max(len(chosen), 1)
+            copies_of_each = len(own) / max(len(np.unique(row)), 1)
+            if len(model.targets) > MAX_DETAILED:
+                found = replace(found, groups=np.zeros_like(found.groups))
             result[party, feature] = Hidden(
-                codec,
-                table.take(cells),
-                found.take(cells),
-                cells % max(len(chosen), 1) % 2 == 0,
-                len(cells) / max(different, 1),
+                codec, table, own, found.take(own), row % 2 == 0, copies_of_each
             )
     return result
 
@@ -137,7 +143,11 @@ def _fit_target(model: CellModel, target: Target, hidden: Hidden) -> Target:
     if target.categorical:
         known = len(target.codes) if isinstance(hidden.codec, HashedCodec) else len(target.columns)
         classes = hidden.classes(model, target)
-        cells = ClassCells(found.scores, found.groups, classes, hidden.half, hidden.copies, known)
+        flags = [(model.scores[at], model.knots[at]) for at in target.columns]
+        shares = np.array([np.interp(0.0, *each) for each in flags])
+        cells = ClassCells(
+            found.scores, found.groups, classes, hidden.half, hidden.copies, shares, known
+        )
         return fit_classes(target, cells)
     if not len(found.groups) or not np.ptp(target.scores):
         return target
@@ -178,7 +188,7 @@ def _fit_words(
     codec, found = hidden.codec, hidden.predicted
     assert isinstance(codec, HashedCodec)
     some = np.arange(len(found.groups))[:: max(len(found.groups) // MAX_HASHED_CELLS, 1)]
-    option = codec.options_of(hidden.rows.codes[some, model.place[target.columns[0]]])
+    option = codec.options_of(hidden.rows.codes[hidden.cells[some], model.place[target.columns[0]]])
     some, option = some[option >= 0], option[option >= 0]
     scores = option_scores(codec, target, found.scores[some])
     return fit_scores(scores, option, found.groups[some], width)
@@ -194,5 +204,7 @@ def _fit_number(
         return codec.rounded(encoded) if isinstance(codec, NumberCodec) else encoded
 
     near, true = target.fill(hidden.predicted), hidden.numbers(model, target)
-    levels = fit_levels(NumberCells(near, true, groups, hidden.half, hidden.copies, rounded))
+    levels = np.tile(LEVELS, (GROUPS, 1))
+    if len(model.targets) <= MAX_DETAILED:
+        levels = fit_levels(NumberCells(near, true, groups, hidden.half, hidden.copies, rounded))
     return *fit_quantiles(near, rounded(near), true, groups, hidden.copies), levels

@@ -36,6 +36,8 @@ class ClassCells:
     """(n,) one half of the rows; all copies of a row are in the same half."""
     copies: float
     """Number of cells for each different one."""
+    shares: Floats
+    """(K,) shares of the classes in the training rows."""
     known: int
     """Classes that are single values: K, or K − 1 where the last one stands for others."""
 
@@ -60,14 +62,12 @@ def _fit_group(cells: ClassCells, chosen: Bools) -> Floats:
             continue
         own = fit_factor(scores[~asked], classes[~asked])
         found = (scores[asked] * own[0] + own[1:])[:, : cells.known].argmax(1)
-        counts = np.bincount(classes[~asked], minlength=scores.shape[1])
-        mode = counts[: cells.known].argmax()
+        mode = cells.shares[: cells.known].argmax()
         right = (found == classes[asked]).astype(float)
         gains[asked] = right - (mode == classes[asked])
     if gains.sum() > MARGIN * np.sqrt(cells.copies * (gains**2).sum()):
         return fit_factor(scores, classes)
-    shares = np.bincount(classes, minlength=scores.shape[1]) + 0.5
-    return np.append(0.0, np.log(shares / shares.sum()))
+    return np.append(0.0, np.log(np.maximum(cells.shares, 1e-4)))
 
 
 def fit_factor(scores: Floats, classes: Ints) -> Floats:

@@ -29,8 +29,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 LEVELS: Floats = np.linspace(0.0, 1.0, 21)
 """Levels of the stored quantiles."""
-REFERENCE_LEVEL = 0.8
-"""Level at which the lengths of intervals are compared."""
+REFERENCE = 16
+"""Place in `LEVELS` of the level at which the lengths of intervals are compared."""
 BINS = 5
 """Bins of the completed value in a group."""
 MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 20, 100
@@ -138,6 +138,16 @@ def shortest_intervals(table: Floats, inside: Floats, level: float) -> tuple[Flo
     return np.minimum(lows[chosen], inside), np.maximum(highs[chosen], inside)
 
 
+def shortest_between(table: Floats, inside: Floats, width: int) -> tuple[Floats, Floats]:
+    """Return what `shortest_intervals` does, for the level at a place of `LEVELS`."""
+    count = len(LEVELS) - width
+    order = np.argsort(np.abs(np.arange(count) - (count - 1) / 2), kind="stable")
+    lows, highs = table[:, order], table[:, order + width]
+    outside = (inside[:, None] < lows - 1e-9) | (inside[:, None] > highs + 1e-9)
+    best = np.arange(len(table)), (np.round(highs - lows, 9) + 2 * outside).argmin(1)
+    return np.minimum(lows[best], inside), np.maximum(highs[best], inside)
+
+
 def fit_quantiles(
     completed: Floats, rounded: Floats, true: Floats, groups: Ints, copies: float = 1.0
 ) -> tuple[Floats, Floats, Floats]:
@@ -160,7 +170,7 @@ def fit_quantiles(
         lengths = []
         for table, offset in zip(tables, (0.0, near[:, None]), strict=True):
             shifted = np.clip(table[bins] + offset, 0, 1)
-            low, high = shortest_intervals(shifted, rounded[chosen], REFERENCE_LEVEL)
+            low, high = shortest_between(shifted, rounded[chosen], REFERENCE)
             lengths.append((high - low).mean())
         relative[which] = float(lengths[1] < lengths[0])
         quantiles[which] = tables[int(lengths[1] < lengths[0])]
@@ -172,6 +182,9 @@ def cells_of_groups(
 ) -> Iterator[tuple[Ints, Bools]]:
     """Yield groups and their cells (n,): each group with enough cells, then the others with all."""
     counts = np.bincount(groups, minlength=GROUPS)
+    if counts.max() == len(groups):
+        yield np.arange(GROUPS), np.ones(len(groups), dtype=bool)
+        return
     for group in np.flatnonzero(counts >= least):
         yield np.array([group]), groups == group
     if len(few := np.flatnonzero(counts < least)):
@@ -188,15 +201,12 @@ def _quantiles_by_bin(values: Floats, bins: Ints, copies: float) -> Floats:
 
 
 def conformal_quantiles(values: Floats, copies: float = 1.0) -> Floats:
-    """Return the values at the ranks that the conformal bounds of a new value have. (levels,)
+    """Return the quantiles between which a new value is as often as their levels tell. (levels,)
 
-    Each true cell is there `copies` times.
+    A new value is as likely in each gap between ordered ones. Each is there `copies` times.
     """
-    ordered, count = np.sort(values), len(values)
-    ranks = LEVELS * (count / copies + 1)
-    below, above = np.floor(ranks + 1e-9), np.ceil(ranks - 1e-9)
-    places = np.round(copies * np.where(LEVELS < 0.5, below, above)).astype(int) - 1
-    quantiles: Floats = ordered[places.clip(0, count - 1)]
+    places = LEVELS * (len(values) + copies) - (copies + 1) / 2
+    quantiles: Floats = np.interp(places, np.arange(len(values)), np.sort(values))
     return quantiles
 
 

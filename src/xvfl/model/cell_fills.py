@@ -6,31 +6,31 @@ cells. Each kind of map is fitted on one half of the rows and compared on the ot
 Shapes: n cells, x places, M maps, B blends.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.data.codecs import Codec
+from xvfl.model.cell_distributions import cells_of_groups
 from xvfl_serve.cell_model import GROUPS, Floats, Ints, Predicted, Target
 
 Bools = NDArray[np.bool_]
-MIN_CELLS, MAX_BINS = 40, 20
-"""Fewest cells of a bin, and most bins."""
+MIN_CELLS, MIN_CELLS_OF_GROUP, MAX_BINS = 40, 100, 20
+"""Fewest different cells of a bin and of a group, and most bins."""
 BLENDS = np.linspace(0, 1, 9)[:, None]
 """Weights of the mean against the median."""
 ROOT_WEIGHT = 2.0
 """Weight of the root mean square error against the mean absolute error."""
-PENALTY = 10.0
-"""Weight of a mean absolute error beyond that of the median."""
+PENALTY, CERTAINTY = 10.0, 1.0
+"""Weight of a mean absolute error beyond that of the median, and the standard errors added to it:
+the fewer cells, the nearer to the median."""
 QUANTILES = np.linspace(0.05, 0.95, 11)
 """Levels of the differences of scores that stand for their distribution."""
 BETTER = 0.995
 """Relative error below which another map replaces a simpler one."""
-SHRINKS = (1.0, 0.67, 0.33)
+SHRINKS = np.array([[1.0], [0.67], [0.33]])
 """Factors of the predicted score."""
 
 
@@ -79,23 +79,16 @@ class _Scale:
 def fit_fill(target: Target, codec: Codec, cells: FillCells) -> Target:
     """Choose the values of a number by group of cells; small groups have the map of all."""
     scale = _Scale(target.scores, target.filled.reshape(GROUPS, -1)[0], codec)
-    least = cells.copies * MIN_CELLS
     scores, true = cells.predicted.scores[:, 0], scale.numbers(cells.encoded)
-    every = np.arange(len(true))
-    parts = [np.flatnonzero(cells.predicted.groups == group) for group in range(GROUPS)]
-    parts = [each if 4 * len(each) >= 10 * least else every for each in parts]
-    bins = [_bins(scores[each], least)[0] for each in parts]
-    points = np.unique(np.concatenate([target.scores, *bins]))
     rest = np.interp(cells.encoded, scale.knots, scale.scores)
-
-    @cache
-    def curve(number: int) -> Floats:
-        part = parts[number]
-        hidden = _Hidden(scale, scores[part], true[part], rest[part], least)
-        return scale.encode(_best_curve(hidden, cells.half[part], points))
-
-    same = [next(at for at, each in enumerate(parts) if each is part) for part in parts]
-    return replace(target, scores=points, filled=np.concatenate([curve(at) for at in same]))
+    every = _Hidden(scale, scores, true, rest, cells.half, cells.copies)
+    least = MIN_CELLS_OF_GROUP * cells.copies
+    parts = [(w, every.take(c)) for w, c in cells_of_groups(cells.predicted.groups, least)]
+    points = np.unique(np.concatenate([target.scores, *(each.bins()[0] for _, each in parts)]))
+    filled = np.zeros((GROUPS, len(points)))
+    for which, each in parts:
+        filled[which] = scale.encode(_best_curve(each, points))
+    return replace(target, scores=points, filled=filled.reshape(-1))
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,8 @@ class _Hidden:
     true: Floats
     """(n,) in the column's units."""
     true_scores: Floats
-    least: float
+    half: Bools
+    copies: float
 
     def take(self, cells: Bools) -> "_Hidden":
         """Select cells."""
@@ -117,47 +111,64 @@ class _Hidden:
             scores=self.scores[cells],
             true=self.true[cells],
             true_scores=self.true_scores[cells],
+            half=self.half[cells],
         )
+
+    def bins(self) -> tuple[Floats, Ints]:
+        """Split cells into bins of equal size; return the mean predicted scores, and the cells."""
+        count = int(np.clip(len(self.scores) // (MIN_CELLS * self.copies), 1, MAX_BINS))
+        size = len(self.scores) // count
+        starts = np.arange(count) * len(self.scores) // count
+        members = np.argsort(self.scores, kind="stable")[starts[:, None] + np.arange(size)]
+        return self.scores[members].mean(1), members
 
     def maps(self, at: Floats) -> Floats:
         """Fit all maps; return the median and the mean at some scores. (M, 2, x)"""
-        medians = np.median(self.true), self.true.mean()
-        found = [np.broadcast_to(np.array(medians)[:, None], (2, len(at)))]
-        centers, members = _bins(self.scores, self.least)
-        for factor in SHRINKS:
-            rest = self.true_scores - factor * self.scores
-            shifts = np.array([np.quantile(rest[each], QUANTILES) for each in members])
-            varied = [
-                self.scale.values(factor * at + np.interp(at, centers, each)) for each in shifts.T
-            ]
-            found.append(np.stack([varied[len(varied) // 2], np.mean(varied, 0)]))
-        in_bins = [np.array([f(self.true[each]) for each in members]) for f in (np.median, np.mean)]
-        found.append(np.stack([np.interp(at, centers, each) for each in in_bins]))
-        return np.stack(found)
+        ends = np.array([[np.median(self.true)], [self.true.mean()]])
+        centers, members = self.bins()
+        count, size = members.shape
+        levels = np.rint(QUANTILES * (size - 1)).astype(int)
+        rest = (self.true_scores - SHRINKS * self.scores)[:, members]
+        rest = np.sort(rest, 2)[:, :, levels].transpose(0, 2, 1).reshape(-1, count)
+        shifted = _curves(at, centers, rest).reshape(len(SHRINKS), len(levels), -1)
+        varied = self.scale.values(SHRINKS[:, None] * at + shifted)
+        true = np.sort(self.true[members], 1)
+        in_bins = _curves(at, centers, np.stack([true[:, size // 2], true.mean(1)]))
+        found = [np.stack([each[len(levels) // 2], each.mean(0)]) for each in varied]
+        return np.stack([np.repeat(ends, len(at), 1), *found, in_bins])
 
 
-def _best_curve(cells: _Hidden, half: Bools, points: Floats) -> Floats:
+def _best_curve(cells: _Hidden, points: Floats) -> Floats:
     """Return the values of the best map at some scores. (x,)"""
-    squares, absolute, limit = 0.0, 0.0, 0.0
-    for asked in (half, ~half):
+    errors, limits = [], []
+    for asked in (cells.half, ~cells.half):
         learned, own = cells.take(~asked), cells.take(asked)
         if not len(learned.true) or not len(own.true):
             continue
-        maps = learned.maps(own.scores)
+        maps = learned.maps(points)
         values = BLENDS * maps[:, None, 1] + (1 - BLENDS) * maps[:, None, 0]
-        error = cells.scale.rounded(values) - own.true
-        squares = squares + (error**2).sum(2)
-        absolute = absolute + np.abs(error).sum(2)
-        limit += float(np.abs(np.median(learned.true) - own.true).sum())
-    count = len(cells.true)
-    losses = ROOT_WEIGHT * np.sqrt(np.asarray(squares) / count) + np.asarray(absolute) / count
-    # A column must not be filled worse than by its median.
-    losses += PENALTY * np.maximum(np.asarray(absolute) - limit, 0) / count
-    which, blend = _first_best(losses) if losses.ndim else (0, 0)
+        filled = _curves(own.scores, points, values.reshape(-1, len(points)))
+        errors.append(cells.scale.rounded(filled) - own.true)
+        limits.append(np.abs(np.median(learned.true) - own.true))
+    which, blend = 0, 0
+    if errors:
+        losses = _losses(np.concatenate(errors, 1), np.concatenate(limits), cells.copies)
+        which, blend = _first_best(losses.reshape(-1, len(BLENDS)))
     median, mean = cells.maps(points)[which]
     weight = float(BLENDS[blend, 0])
     curve: Floats = weight * mean + (1 - weight) * median
     return curve
+
+
+def _losses(errors: Floats, limits: Floats, copies: float) -> Floats:
+    """Return the loss of each map and blend; `limits` are the median's absolute errors. (M · B,)"""
+    absolute = np.abs(errors)
+    more = absolute - limits
+    # A column must not be filled worse than by its median.
+    excess = more.mean(1) + CERTAINTY * more.std(1) * np.sqrt(copies / len(limits))
+    root = np.sqrt((errors**2).mean(1))
+    losses: Floats = ROOT_WEIGHT * root + absolute.mean(1) + PENALTY * np.maximum(excess, 0)
+    return losses
 
 
 def _first_best(losses: Floats) -> tuple[int, int]:
@@ -169,9 +180,12 @@ def _first_best(losses: Floats) -> tuple[int, int]:
     return chosen, int(losses[chosen].argmin())
 
 
-def _bins(scores: Floats, least: float) -> tuple[Floats, Sequence[Ints]]:
-    """Split cells into bins of their predicted scores; return the mean scores, and the cells."""
-    order = np.argsort(scores, kind="stable")
-    count = int(np.clip(len(order) // least, 1, MAX_BINS))
-    members = np.array_split(order, count)
-    return np.array([scores[each].mean() for each in members]), members
+def _curves(at: Floats, points: Floats, values: Floats) -> Floats:
+    """Interpolate curves (curves, points) linearly, as `np.interp` does. (curves, x)"""
+    if len(points) == 1:
+        return np.repeat(values, len(at), 1)
+    upper = np.searchsorted(points, at).clip(1, len(points) - 1)
+    width = np.maximum(points[upper] - points[upper - 1], 1e-12)
+    part = ((at - points[upper - 1]) / width).clip(0, 1)
+    found: Floats = values[:, upper - 1] * (1 - part) + values[:, upper] * part
+    return found

@@ -1,46 +1,34 @@
-"""Fit the model that fills the cells of tables, on rows whose cells are hidden at random.
+"""Fit the model that fills the cells of tables: its factors, and trees by `cell_trees`.
 
-Shapes: n rows, p scores, K classes.
+Shapes: n rows, p scores.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import eigsh, svds
+from scipy.sparse.linalg import LinearOperator, eigsh
 from scipy.special import ndtri
 
 from xvfl.data.codecs import CategoryCodec, Codec, HashedCodec
 from xvfl.data.encoder import TableEncoder
+from xvfl.model.cell_trees import add_trees
 from xvfl_serve.cell_model import GROUPS, CellModel, Floats, Ints, Target, Trees
 
 Bools = NDArray[np.bool_]
-ROWS, MAX_COPIES = 4000, 4
-"""Rows that train; fewer are used several times, with other cells hidden."""
-MAX_HIDDEN = 0.7
-"""Largest share of the cells of a row that are hidden, beside those of other parties."""
+ROWS = 4000
+"""Most rows that train."""
 KNOTS = 64
-MAX_FACTORS = 48
-MAX_COVARIANCE = 4_000
-"""Most scores whose covariances are computed."""
+MAX_FACTORS = 40
+MAX_COVARIANCE = 500
+"""Most scores whose covariances are stored."""
 EXPLAINED = 0.98
 """Largest share of the variance of a score that the factors explain."""
 SHRINKAGE = 20
 """Covariances of fewer common rows count less."""
 MAX_CLASSES = 8
 """Classes of a hashed feature; its other values are one more."""
-NEAR = 24
-"""Scores that the trees of a feature see: the party's own, and half as many of others."""
-ITERATIONS, ALL_ITERATIONS, FEWEST_ITERATIONS, CLASS_TREES = 40, 2400, 8, 120
-"""Boosting steps of a feature, of all features, the fewest, and trees of all classes."""
-LEAF_ROWS = 20
-"""Fewest different rows in a leaf."""
-CLASS_ROWS = 200
-"""Fewest rows of a hashed feature with the cell for trees, by class."""
-MIN_ROWS = 60
-"""Fewest rows with the cell for trees."""
 
 
 @dataclass(frozen=True)
@@ -63,60 +51,27 @@ Tables = Mapping[int, Cells]
 def fit_cells(encoders: Mapping[int, TableEncoder], tables: Tables, seed: int) -> CellModel:
     """Fit the factor model and the trees of all parties' features, without `calibrate_cells`."""
     rng = np.random.default_rng(seed)
-    rows = len(next(iter(tables.values())).values)
-    sampled = rng.permutation(rows)[:ROWS]
+    sampled = rng.permutation(_count(tables))[:ROWS]
     whole = {party: table.take(sampled) for party, table in tables.items()}
     model = _fit_factors(encoders, whole)
-    copies = min(max(ROWS // max(len(sampled), 1), 1), MAX_COPIES)
-    at = np.tile(np.arange(len(sampled)), copies)
-    whole = {party: table.take(at) for party, table in whole.items()}
-    shown = {
-        party: table.observed
-        & (rng.random(table.observed.shape) >= rng.uniform(0, MAX_HIDDEN, (len(at), 1)))
-        for party, table in whole.items()
-    }
-    kinds = np.arange(len(at)) % 2 == 0
-    targets: list[Target] = []
-    count = sum(len(encoder.codecs) for encoder in encoders.values())
-    iterations = min(ITERATIONS, ALL_ITERATIONS // max(count, 1))
-    true, _ = model.encode(whole, len(at))
-    for party, encoder in encoders.items():
-        masked = {
-            other: replace(
-                table, observed=shown[other] & (kinds | np.bool_(other == party))[:, None]
-            )
-            for other, table in whole.items()
-        }
-        scores, observed = model.encode(masked, len(at))
-        factors, _ = model.factor_predictions(scores, observed)
-        inputs = _Inputs(scores, observed, factors, true)
-        for feature, codec in enumerate(encoder.codecs):
-            present = np.flatnonzero(whole[party].observed[:, feature])
-            target = _empty_target(model, party, feature, codec, whole[party].take(present))
-            target = replace(target, near=_nearest(model, target))
-            least = CLASS_ROWS * len(target.columns) if len(target.codes) else MIN_ROWS
-            if iterations >= FEWEST_ITERATIONS and len(present) >= copies * least:
-                target = _fit_trees(target, inputs, present, iterations, copies)
-            targets.append(target)
-    return replace(model, targets=tuple(targets))
+    targets = [
+        _empty_target(model, party, feature, codec, whole[party])
+        for party, encoder in encoders.items()
+        for feature, codec in enumerate(encoder.codecs)
+    ]
+    return replace(model, targets=tuple(add_trees(model, targets, whole, rng)))
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """What the trees learn from: (n, p) each."""
-
-    scores: Floats
-    observed: Bools
-    factors: Floats
-    true: Floats
+def _count(tables: Tables) -> int:
+    return len(next(iter(tables.values())).values)
 
 
 def _fit_factors(encoders: Mapping[int, TableEncoder], tables: Tables) -> CellModel:
     columns = [
         (party, feature, *column)
         for party, encoder in encoders.items()
-        for feature, codec in enumerate(encoder.codecs)
-        for column in _score_columns(encoder, feature, codec, tables[party])
+        for feature, (codec, start) in enumerate(zip(encoder.codecs, _starts(encoder), strict=True))
+        for column in _score_columns(encoder, feature, codec, start, tables[party])
     ]
     numbers = np.array([each[:4] for each in columns], dtype=np.int64)
     party, feature, place, code = numbers.T
@@ -130,8 +85,7 @@ def _fit_factors(encoders: Mapping[int, TableEncoder], tables: Tables) -> CellMo
         np.zeros((len(columns), 1)),
         np.ones(len(columns)),
     )
-    rows = len(next(iter(tables.values())).values)
-    scores, observed = model.encode(tables, rows)
+    scores, observed = model.encode(tables, _count(tables))
     total, variances, vectors = _principal_components(scores, observed)
     kept = np.argsort(-variances, kind="stable")[:MAX_FACTORS]
     loadings = vectors[:, kept] * np.sqrt(np.maximum(variances[kept], 0))
@@ -145,11 +99,9 @@ def _principal_components(scores: Floats, observed: Bools) -> tuple[Floats, Floa
     """Return the variance of each score, and variances and directions of components."""
     start = np.ones(scores.shape[1])
     if len(start) > MAX_COVARIANCE:
-        # As if all scores were observed in the same rows, without a (p, p) matrix.
-        scaled = (scores / np.sqrt(observed.sum(0) + SHRINKAGE)).astype(np.float64)
-        least = min(scaled.shape)
-        _, singular, vectors = svds(scaled, min(MAX_FACTORS, least - 1), v0=np.ones(least))
-        return (scaled**2).sum(0), singular**2, vectors.T
+        total, product = _implicit_covariance(scores, observed)
+        count = min(MAX_FACTORS, *(each - 1 for each in scores.shape))
+        return total, *eigsh(product, count, v0=start)
     common = observed.T.astype(np.float32) @ observed.astype(np.float32)
     covariance = (scores.T @ scores / (common + SHRINKAGE)).astype(np.float64)
     if len(start) <= 4 * MAX_FACTORS:
@@ -159,8 +111,33 @@ def _principal_components(scores: Floats, observed: Bools) -> tuple[Floats, Floa
     return np.diag(covariance), variances, vectors
 
 
+def _implicit_covariance(scores: Floats, observed: Bools) -> tuple[Floats, LinearOperator]:
+    """Return the variances, and products with the covariances, without a (p, p) matrix.
+
+    As if cells were observed independently of each other: n q q' rows have both of two scores, of
+    which shares q and q' are observed.
+    """
+    count = observed.sum(0) + SHRINKAGE
+    total = (scores.astype(np.float64) ** 2).sum(0) / count
+    scaled = (scores * (np.sqrt(len(scores) + SHRINKAGE) / count)).astype(np.float32)
+    rest = total - (scaled.astype(np.float64) ** 2).sum(0)
+
+    def product(vector: Floats) -> Floats:
+        vector = vector.ravel()
+        result: Floats = scaled.T @ (scaled @ vector.astype(np.float32)) + rest * vector
+        return result
+
+    shape = len(total), len(total)
+    return total, LinearOperator(shape, matvec=product, dtype=np.float64)
+
+
+def _starts(encoder: TableEncoder) -> Ints:
+    """Return the first encoded column of each feature."""
+    return np.cumsum([0, *(each.feature.width for each in encoder.codecs)])[:-1]
+
+
 def _score_columns(
-    encoder: TableEncoder, feature: int, codec: Codec, table: Cells
+    encoder: TableEncoder, feature: int, codec: Codec, start: int, table: Cells
 ) -> list[tuple[int, int, Floats, Floats]]:
     """Return place, code, knots and scores of each score of a feature."""
     present = table.observed[:, feature]
@@ -174,7 +151,6 @@ def _score_columns(
         shares = [(found == code).mean() if len(found) else 0.0 for code in frequent]
         flags = [*zip(frequent.tolist(), shares, strict=True), (-2, 1 - sum(shares))]
         return [(place, code, *_flag_scores(share)) for code, share in flags]
-    start = sum(each.feature.width for each in encoder.codecs[:feature])
     columns = []
     for width in range(codec.feature.width):
         values = table.values[present, start + width].astype(np.float64)
@@ -208,7 +184,8 @@ def _rank_scores(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, table: Cells) -> Target:
-    """Return a target without trees; `table` are the rows that have the cell."""
+    """Return a target without trees."""
+    present = table.observed[:, feature]
     columns = np.flatnonzero((model.party == party) & (model.feature == feature))
     none: Ints = np.zeros(0, dtype=np.int64)
     empty: Floats = np.zeros(0)
@@ -220,17 +197,17 @@ def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, tabl
         known, places = codec.decodable
         options = codec.options_of(codes)
         words = places[options]
-        found = codec.options_of(table.codes[:, model.place[columns[0]]])
+        found = codec.options_of(table.codes[present, model.place[columns[0]]])
         shares = np.bincount(found[found >= 0], minlength=len(known)) + 1.0
         shares[options] = 0
         shares /= max(shares.sum(), 1.0)
     elif not isinstance(codec, CategoryCodec):
         columns, baseline = columns[:1], np.zeros(1)
         scores, knots = model.scores[columns[0]], model.knots[columns[0]]
-        if not len(table.values):
+        if not present.any():
             knots = np.full(2, 0.5)
         elif not scores.any():
-            knots = np.full(2, float(table.values[0, model.place[columns[0]]]))
+            knots = np.full(2, float(table.values[present.argmax(), model.place[columns[0]]]))
         filled = np.tile(knots, GROUPS)
     if not len(scores):
         flags = [(model.scores[at], model.knots[at]) for at in columns]
@@ -240,79 +217,4 @@ def _empty_target(model: CellModel, party: int, feature: int, codec: Codec, tabl
                   empty.astype(np.float32), 0)  # fmt: skip
     return Target(
         party, feature, columns, none, trees, baseline, scores, filled, codes, words, shares
-    )
-
-
-def _nearest(model: CellModel, target: Target) -> Ints:
-    """Return the scores that covary most with a target's."""
-    strength = np.abs(model.loadings[target.columns] @ model.loadings.T).max(0)
-    own = model.party == target.party
-    strength[own & (model.feature == target.feature)] = -1
-    order = np.argsort(-strength, kind="stable")
-    order = order[strength[order] >= 0]
-    return np.sort(np.append(order[own[order]][:NEAR], order[~own[order]][: NEAR // 2]))
-
-
-def _fit_trees(target: Target, inputs: _Inputs, rows: Ints, iterations: int, copies: int) -> Target:
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
-    seen = np.where(
-        inputs.observed[rows][:, target.near], inputs.scores[rows][:, target.near], np.nan
-    )
-    factors = inputs.factors[rows][:, target.columns]
-    # A column without any number cannot be binned; no tree uses a constant one.
-    seen[:, np.isnan(seen).all(0)] = 0
-    x = np.concatenate([seen, factors], 1).astype(np.float32)
-    options: dict[str, Any] = {
-        "learning_rate": 0.1,
-        "max_leaf_nodes": 15,
-        "max_depth": 8,
-        "l2_regularization": 1.0,
-        "min_samples_leaf": LEAF_ROWS * copies,
-        "early_stopping": False,
-        "random_state": 0,
-    }
-    true = inputs.true[rows][:, target.columns]
-    if not target.categorical:
-        booster = HistGradientBoostingRegressor(max_iter=iterations, **options)
-        booster.fit(x, true[:, 0] - factors[:, 0])
-        base = float(booster._baseline_prediction[0, 0])
-        return replace(target, trees=copy_trees(booster, np.array([base])))
-    count = len(target.columns)
-    if count < 2:
-        return target
-    y = true.argmax(1)
-    # A class needs a row: one with nothing observed, if there is no other.
-    absent = np.setdiff1d(np.arange(count), y)
-    x = np.append(x, np.full((len(absent), x.shape[1]), np.nan, dtype=np.float32), 0)
-    y = np.append(y, absent)
-    per_class = count if count > 2 else 1
-    steps = min(iterations, max(CLASS_TREES // per_class, FEWEST_ITERATIONS))
-    booster = HistGradientBoostingClassifier(max_iter=steps, **options).fit(x, y)
-    base = booster._baseline_prediction[0]
-    baseline = np.array([0.0, base[0]]) if per_class == 1 else np.asarray(base)
-    return replace(target, trees=copy_trees(booster, np.zeros(per_class)), baseline=baseline)
-
-
-def copy_trees(booster: Any, offset: Floats) -> Trees:
-    """Copy the trees of a booster; the first tree of each output also has its offset."""
-    nodes = [tree.nodes for step in booster._predictors for tree in step]
-    ends = np.cumsum([len(each) for each in nodes])
-    starts = ends - [len(each) for each in nodes]
-    flat, start = np.concatenate(nodes), np.repeat(starts, [len(each) for each in nodes])
-    leaf, own = flat["is_leaf"].astype(bool), np.arange(len(flat))
-    value = np.where(leaf, flat["value"], 0.0)
-    for output, add in enumerate(offset):
-        value[starts[output] : ends[output]] += np.where(leaf, add, 0.0)[
-            starts[output] : ends[output]
-        ]
-    return Trees(
-        starts.astype(np.int64),
-        np.where(leaf, 0, flat["feature_idx"]).astype(np.int64),
-        np.where(leaf, 0.0, flat["num_threshold"]).astype(np.float32),
-        flat["missing_go_to_left"].astype(bool),
-        np.where(leaf, own, flat["left"].astype(np.int64) + start),
-        np.where(leaf, own, flat["right"].astype(np.int64) + start),
-        value.astype(np.float32),
-        int(flat["depth"].max()),
     )

@@ -2,7 +2,8 @@
 
 The intervals of columns with few different values hold more cells than their level, since their
 ends are among the values. Quantiles fitted on one half of the rows show how many cells of the other
-half the intervals of each level hold.
+half the intervals of each level hold. What a group of cells holds beyond the level, because a share
+between two of its steps is not possible, the next group holds less, by at most `LEEWAY`.
 
 Shapes: n cells, G groups.
 """
@@ -22,12 +23,15 @@ from xvfl.model.cell_distributions import (
     Ints,
     cells_of_groups,
     fit_quantiles,
+    shortest_between,
 )
 from xvfl_serve.cell_model import GROUPS
 
 Bools = NDArray[np.bool_]
-LARGE_STEP, NEARLY = 0.1, 0.05
-"""Difference of the shares of neighbouring levels, and of a share that is nearly enough."""
+LARGE_STEP, LEEWAY = 0.1, 0.1
+"""Difference of the shares of neighboring levels, and how far a group's share may be below."""
+CHECKED = np.array([0, *range(8, len(LEVELS))])
+"""Places in `LEVELS` of the levels whose intervals are counted."""
 
 
 @dataclass(frozen=True)
@@ -50,31 +54,38 @@ def fit_levels(cells: NumberCells) -> Floats:
     found = np.tile(LEVELS, (GROUPS, 1))
     if min(cells.half.sum(), (~cells.half).sum()) < cells.copies * MIN_CELLS:
         return found
-    inside = np.zeros((len(cells.true), len(LEVELS)))
+    inside = np.zeros((len(cells.true), len(CHECKED)))
     for asked in (cells.half, ~cells.half):
         inside[asked] = _inside(cells, asked)
+    excess = np.zeros(len(LEVELS))
     for which, chosen in cells_of_groups(cells.groups, cells.copies * MIN_CELLS_OF_GROUP):
+        count = np.isin(cells.groups, which).sum()
         shares = np.maximum.accumulate(inside[chosen].mean(0))
-        found[which] = [nominal_level(shares, level) for level in LEVELS]
-    return found
+        for at, level in enumerate(LEVELS[:-1]):
+            # What earlier groups hold too much, this one holds less, within limits.
+            wanted = level - np.clip(excess[at] / max(count, 1), -LEEWAY, LEEWAY)
+            found[which, at] = nominal = nominal_level(shares, wanted, level - LEEWAY)
+            excess[at] += count * (np.interp(nominal, LEVELS[CHECKED], shares) - level)
+    return np.maximum.accumulate(found, 1)
 
 
-def nominal_level(shares: Floats, level: float) -> float:
+def nominal_level(shares: Floats, level: float, least: float) -> float:
     """Return the nominal level whose intervals hold a share `level`.
 
-    `shares` (levels,) are those of the nominal levels `LEVELS`. Between two levels with a large
-    step it is the upper one, unless the lower one holds nearly as much.
+    `shares` are those of the levels `CHECKED`. Between two levels with a large step it is the
+    nearer one that holds at least a share `least`.
     """
+    grid = LEVELS[CHECKED]
     above = int(np.searchsorted(shares, level - 1e-9))
-    if level >= 1 or above >= len(LEVELS):
+    if above >= len(grid):
         return 1.0
     if above == 0:
         return 0.0
     lower, upper = shares[above - 1], shares[above]
     part = (level - lower) / (upper - lower)
-    if upper - lower > LARGE_STEP:
-        part = float(lower < level - NEARLY)
-    return float(LEVELS[above - 1] + part * (LEVELS[above] - LEVELS[above - 1]))
+    if upper - lower > LARGE_STEP and above > 1:
+        part = float(lower < least or part > 0.5)
+    return float(grid[above - 1] + part * (grid[above] - grid[above - 1]))
 
 
 def _inside(cells: NumberCells, asked: Bools) -> Floats:
@@ -88,19 +99,9 @@ def _inside(cells: NumberCells, asked: Bools) -> Floats:
     column = CellDistributions(edges[None], quantiles[None], relative[None], none, none[..., None])
     table = column.quantiles_of(0, groups[asked], near[asked])
     value, true = cells.rounded(near[asked]), true[asked]
-    result = np.zeros((len(true), len(LEVELS)))
-    for width in range(len(LEVELS)):
-        low, high = _shortest(table, value, width)
+    result = np.zeros((len(true), len(CHECKED)))
+    for at, width in enumerate(CHECKED[1:], 1):
+        low, high = shortest_between(table, value, width)
         low, high = cells.rounded(low) - 1e-6, cells.rounded(high) + 1e-6
-        result[:, width] = (low <= true) & (true <= high)
+        result[:, at] = (low <= true) & (true <= high)
     return result
-
-
-def _shortest(table: Floats, value: Floats, width: int) -> tuple[Floats, Floats]:
-    """Return what `shortest_intervals` does, for a level of `LEVELS`."""
-    count = len(LEVELS) - width
-    order = np.argsort(np.abs(np.arange(count) - (count - 1) / 2), kind="stable")
-    lows, highs = table[:, order], table[:, order + width]
-    outside = (value[:, None] < lows - 1e-9) | (value[:, None] > highs + 1e-9)
-    best = np.arange(len(table)), (np.round(highs - lows, 9) + 2 * outside).argmin(1)
-    return np.minimum(lows[best], value), np.maximum(highs[best], value)
