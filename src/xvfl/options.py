@@ -30,7 +30,7 @@ PRIVATE_WIDTH = 16
 COMPLETING_STEPS, COMPLETION_INTERVALS = 25, (8, 64)
 """Steps of several members that complete features by default, each of which costs as much as
 several others, and the smallest and largest interval between them."""
-FEWEST_EPOCHS, FEWEST_STEPS = 12, 600
+FEWEST_EPOCHS, FEWEST_STEPS = 12, 720
 """Fewest epochs and about the fewest steps of several members."""
 STEPS_PER_EPOCH, BATCH_SIZES = 50, (128, 2048)
 """Steps of an epoch of several members for which the automatic batch size is chosen, and the

@@ -108,7 +108,7 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         with default nets, else 1.
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members that
-        receive gradients, 12 to 60, for at least 600 steps, else 60.
+        receive gradients, 12 to 60, for at least 720 steps, else 60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
         with unlabeled images; with several members and automatic epochs between 128 and 2048, for
