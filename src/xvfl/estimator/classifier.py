@@ -145,7 +145,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         encoders of every method with `label_protection="no_gradients"`.
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
-        alone. 0 means 8 to 32 with several members that receive gradients, for about 50 such
+        alone. 0 means 8 to 64 with several members that receive gradients, for about 25 such
         steps, but 1 with `"page"`; else 1.
     image_shift : float, default=0.125
         Images are shifted at random in training, by up to this share of their height and width.

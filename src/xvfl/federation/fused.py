@@ -86,8 +86,7 @@ class FusedFederation:
         """Create one optimizer for all parties and the heads; it updates each weight separately."""
         for worker in self.workers:
             configure_precision(worker.net, config)
-        nets = [*(worker.net for worker in self.workers), heads]
-        self._optimizer = build_optimizer(nets, config)
+        self._optimizer = build_optimizer([*(each.net for each in self.workers), heads], config)
         for worker in self.workers:
             worker.optimized_net = OptimizedNet(worker.net, config, self._optimizer)
         return OptimizedNet(heads, config, self._optimizer)

@@ -102,8 +102,9 @@ class PartyWorker:
         if "self" in views:
             cue = _interleave(copies[-n_masks:])
             hidden = self.net.repeat_for_members(_interleave(masked))
-            completing = self._used_completions(views, needed)
-            completed = self._complete(cue, hidden, completing, own_cue=True)
+            if used is not None and needed is not None:
+                used = self.net.repeat_for_members(needed[:, [each == "self" for each in views]])
+            completed = self._complete(cue, hidden, used, own_cue=True)
             own = completed.view(len(handles), n_masks, completed.shape[-1]).unbind(1)
         masked_copies = iter(copies[len(copies) - n_masks :])
         by_view = {"plain": iter(copies), "masked": masked_copies, "self": iter(own)}
@@ -152,16 +153,8 @@ class PartyWorker:
         used = [needed[:, i] for i, view in enumerate(views) if view == "plain"]
         kinds = [[i for i, view in enumerate(views) if view == kind] for kind in ("masked", "self")]
         for number in range(n_masks):
-            places = [each[number] for each in kinds if number < len(each)]
-            used.append(torch.stack([needed[:, i] for i in places], 1).any(1))
+            used.append(needed[:, [each[number] for each in kinds if number < len(each)]].any(1))
         return torch.stack(used, 1)
-
-    def _used_completions(self, views: Sequence[View], needed: Tensor | None) -> Tensor | None:
-        """Return which completions the needed views use. (M·B, masks)"""
-        if needed is None or not self.row_wise:
-            return None
-        used = torch.stack([needed[:, i] for i, view in enumerate(views) if view == "self"], 1)
-        return self.net.repeat_for_members(used)
 
     def _sample_mask(self, observed: Tensor, step: int | Tensor, number: int) -> Tensor:
         """Sample the mask of a copy; a share of the copies keeps all features."""

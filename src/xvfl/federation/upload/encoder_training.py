@@ -82,10 +82,9 @@ class EncoderTraining:
             torch.ones(len(handles)),
             runs=len(seeds),
         ).to(device)
-        batch = config.batch_size or (IMAGE_BATCH if contrastive else 0)
         train = TrainConfig(
             epochs=config.epochs,
-            batch_size=batch,
+            batch_size=config.batch_size or (IMAGE_BATCH if contrastive else 0),
             optimizer="adamw",
             learning_rate=config.learning_rate or (1e-3 if contrastive else 2e-3),
             # Without a warmup, contrastive learning fails for some seeds.
