@@ -311,7 +311,8 @@ class TrainConfig:
     unlabeled images; with several members and automatic epochs between 128 and 2048, for about 50
     steps per epoch."""
     optimizer: Literal["sgd", "adam", "adamw", "muon", "page"] | None = None
-    """Optimizer; by default `muon` with several members that receive gradients, else `adamw`.
+    """Optimizer; by default `muon` with several members that receive gradients and at least 200
+    steps, else `adamw`.
     `muon` takes steps along the orthogonalized momentum of weight matrices, and those of `adamw`
     for all other weights; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0

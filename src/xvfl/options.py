@@ -32,6 +32,8 @@ COMPLETING_STEPS, COMPLETION_INTERVALS = 25, (8, 64)
 several others, and the smallest and largest interval between them."""
 FEWEST_EPOCHS, FEWEST_STEPS = 12, 720
 """Fewest epochs and about the fewest steps of several members."""
+MUON_STEPS = 200
+"""Steps from which several members take Muon by default: after fewer, its logits are too small."""
 STEPS_PER_EPOCH, BATCH_SIZES = 50, (128, 2048)
 """Steps of an epoch of several members for which the automatic batch size is chosen, and the
 smallest and the largest one."""
@@ -235,20 +237,21 @@ def _resolve_train(
 ) -> TrainConfig:
     """Replace automatic values of training."""
     several = members > 1
-    epochs, interval = train.epochs or 60, 1
-    optimizer = train.optimizer or ("muon" if several else "adamw")
+    epochs, interval, optimizer = train.epochs or 60, 1, train.optimizer
     if several:
         if not (train.batch_size or train.epochs or keep_batch_size):
             train = replace(train, batch_size=_batch_size(rows))
         steps = max(rows // train.batch_size_for(rows), 1)
         epochs = train.epochs or min(max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / steps)), epochs)
+        if epochs * steps >= MUON_STEPS:
+            optimizer = optimizer or "muon"
         if optimizer != "page":
             least, most = COMPLETION_INTERVALS
             interval = min(max(epochs * steps // COMPLETING_STEPS, least), most)
     return replace(
         train,
         epochs=epochs,
-        optimizer=optimizer,
+        optimizer=optimizer or "adamw",
         learning_rate=train.learning_rate or (4e-3 if several else 2e-3),
         completion_interval=train.completion_interval or interval,
     )

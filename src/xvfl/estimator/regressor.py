@@ -114,7 +114,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         with unlabeled images; with several members and automatic epochs between 128 and 2048, for
         about 50 steps per epoch.
     optimizer : {"muon", "adamw", "adam", "sgd", "page"}, default=None
-        Optimizer. None means `"muon"` with several members that receive gradients, else `"adamw"`.
+        Optimizer. None means `"muon"` with several members that receive gradients and at least 200
+        steps, else `"adamw"`.
         `"page"` is the paper's variance-reduced method PAGE.
     learning_rate : float, default=0.0
         Initial learning rate η. 0 means 0.004 with several members that receive gradients, else
