@@ -197,19 +197,28 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     def epochs(rows: int, **given: int) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.epochs
 
-    assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000, 32_000)] == [60, 60, 35, 16, 16]
+    assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000, 32_000)] == [60, 60, 32, 19, 12]
     assert epochs(1_000, epochs=7) == 7
     assert resolved(rows=1_000).train.epochs == 60
     protected = resolved(privacy=PrivacyConfig("no_gradients"), rows=1_000)
     assert protected.train.epochs == 60
 
 
-def test_about_50_steps_complete_features() -> None:
+def test_short_trainings_and_single_members_take_adamw() -> None:
+    def optimizer(rows: int, **given: int) -> str | None:
+        return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.optimizer
+
+    assert optimizer(30_000) == optimizer(1_000) == optimizer(1_000, epochs=20) == "muon"
+    assert optimizer(1_000, epochs=5) == "adamw"
+    assert resolved(rows=30_000).train.optimizer == "adamw"
+
+
+def test_about_25_steps_complete_features() -> None:
     def interval(rows: int, **given: Any) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.completion_interval
 
-    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [8, 8, 16, 32]
-    assert interval(30_000, epochs=2) == 8 and interval(30_000, epochs=60) == 32
+    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [8, 8, 29, 30]
+    assert interval(30_000, epochs=2) == 9 and interval(30_000, epochs=60) == 64
     assert interval(30_000, optimizer="page") == 1 and interval(100, completion_interval=3) == 3
 
 
