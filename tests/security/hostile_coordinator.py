@@ -67,7 +67,9 @@ HONEST = RunSettings(
     NetConfig(
         embedding_dim=256, hidden_dim=256, number_embedding_dim=0, skip_rank=64, members=1, heads=1
     ),
-    TrainConfig(epochs=60, learning_rate=2e-3, completion_interval=1, device="cpu"),
+    TrainConfig(
+        optimizer="adamw", epochs=60, learning_rate=2e-3, completion_interval=1, device="cpu"
+    ),
     0.3,
     privacy=PrivacyConfig("off"),
 )

@@ -319,6 +319,7 @@ def test_the_pack_of_avazu() -> None:
 
 
 @needs_packs
+@pytest.mark.filterwarnings("ignore::xvfl.errors.DataWarning")
 def test_the_pack_of_physionet() -> None:
     two, four = (prepare("physionet2012", parties) for parties in (2, 4))
     assert two.test is not None and two.y[two.test].sum() == 585 and two.y.sum() == 1_707
