@@ -1,11 +1,11 @@
-"""Plot of `upload`: accuracy against one process or gradients, and against recovered columns."""
+"""Plot of `upload`: accuracy against one process or gradients, and what attacks recover."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
 from xvfl_lab.experiments.compare import Difference
@@ -25,23 +25,28 @@ ATTACKS = {"ICA": ("#D55E00", "o"), "decoder, 50 rows": ("#0072B2", "^")}
 
 
 def plot(figures: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Figure:
-    """Draw a column for each data set: differences above, recovery below where it was measured."""
+    """Draw the differences of each data set; below, recovery where it was measured."""
     sets = {name: arms for name, arms in figures["runs"].items() if UPLOAD in arms}
     recovery = {
-        name: arms
-        for name, arms in figures["recovery"].items()
-        if name in sets and any("numbers" in of for of in arms.values())
+        name: figures["recovery"][name]
+        for name in sets
+        if any("numbers" in of for of in figures["recovery"].get(name, {}).values())
     }
-    rows = 2 if recovery else 1
-    figure, axes = plt.subplots(
-        rows, len(sets), figsize=(3.6 * len(sets), 3.6 * rows), layout="constrained", squeeze=False
-    )
-    for column, (name, arms) in enumerate(sets.items()):
-        _draw_differences(axes[0][column], name, arms)
-        if name in recovery:
-            _draw_recovery(axes[1][column], name, arms, recovery[name])
-        elif recovery:
-            axes[1][column].set_axis_off()
+    columns = min(4, len(sets))
+    rows = -(-len(sets) // columns)
+    heights = [3.2 * rows, *(4.0 for _ in recovery)]
+    figure = plt.figure(figsize=(3.4 * columns, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)
+    upper, *lower = parts.flat
+    axes = upper.subplots(rows, columns, squeeze=False).flat
+    for axis, (name, arms) in zip(axes, sets.items(), strict=False):
+        _draw_differences(axis, name, arms)
+    handles, labels = upper.axes[0].get_legend_handles_labels()
+    upper.legend(handles, labels, frameon=False, loc="outside upper left", ncols=2)
+    for axis in [*axes][len(sets) :]:
+        axis.set_axis_off()
+    for part, (name, arms) in zip(lower, recovery.items(), strict=True):
+        _draw_recovery(part, name, sets[name], arms)
     return figure
 
 
@@ -71,29 +76,35 @@ def _draw_differences(axis: Axes, name: str, arms: Mapping[str, Any]) -> None:
         xticks=range(len(MODES)),
         xticklabels=MODES,
     )
-    axis.legend(frameon=False, fontsize=8)
     _tidy(axis)
 
 
-def _draw_recovery(axis: Axes, name: str, runs: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
-    """Draw each arm as a point for each attack on numbers."""
+def _draw_recovery(
+    figure: SubFigure, name: str, runs: Mapping[str, Any], arms: Mapping[str, Any]
+) -> None:
+    """Draw a line for each arm: its accuracy, and what each attack recovers of numbers."""
+    scores = {arm: _score(runs[arm]) for arm, of in arms.items() if arm in runs and "numbers" in of}
+    ordered = sorted(scores, key=scores.__getitem__)
+    places = range(len(ordered))
+    left, right = figure.subplots(1, 2, sharey=True)
+    left.plot([scores[arm] for arm in ordered], places, "D", color="#444444")
     for attack, (color, marker) in ATTACKS.items():
-        points = {
-            arm: (sum(excess) / len(excess), _score(runs[arm]))
-            for arm, of in arms.items()
-            if arm in runs and (excess := _excess(of, attack))
+        found = {
+            place: sum(excess) / len(excess)
+            for place, arm in enumerate(ordered)
+            if (excess := _excess(arms[arm], attack))
         }
-        xs, ys = [x for x, _ in points.values()], [y for _, y in points.values()]
-        axis.plot(xs, ys, marker, color=color, label=attack)
-        for arm, at in points.items():
-            label = arm.removeprefix(f"{UPLOAD}, ")
-            axis.annotate(label, at, (0, 5), textcoords="offset points", fontsize=6)
-    axis.set(
-        xlabel="mean |ρ| of recovered numbers above chance",
-        ylabel=f"{metric_of(name)} of collaborative, %",
+        right.plot([*found.values()], [*found], marker, color=color, label=attack)
+    left.set(
+        xlabel=f"{metric_of(name)} of collaborative, %",
+        yticks=places,
+        yticklabels=[arm.removeprefix(f"{UPLOAD}, ") for arm in ordered],
+        title=name,
     )
-    axis.legend(frameon=False, fontsize=8)
-    _tidy(axis)
+    right.set(xlabel="mean |ρ| of recovered numbers above chance")
+    right.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    for axis in (left, right):
+        _tidy(axis)
 
 
 def _tidy(axis: Axes) -> None:
