@@ -328,9 +328,9 @@ def test_pages_and_metrics(server: Server) -> None:
     assert server.ask("GET", "/openapi.json").json()["openapi"] == "3.1.0"
     assert server.ask("GET", "/card").body.startswith(b"# Model card")
     metrics = server.ask("GET", "/metrics").body.decode()
-    assert 'xvfl_unusual_cells_total{party="bank",column="job",kind="unseen"}' in metrics
-    assert 'xvfl_unusual_cells_total{party="bank",column="age",kind="range"}' in metrics
-    assert 'xvfl_missing_cells_total{party="bank",column="balance"}' in metrics
+    assert 'xvfl_unusual_cells_total{column="job",kind="unseen",party="bank"}' in metrics
+    assert 'xvfl_unusual_cells_total{column="age",kind="range",party="bank"}' in metrics
+    assert 'xvfl_missing_cells_total{column="balance",party="bank"}' in metrics
     assert server.ask("GET", "/predict").status == 405
     missing = server.ask("GET", "/nowhere")
     assert missing.status == 404 and "/docs" in missing.json()["error"]

@@ -11,6 +11,7 @@ from tests.upload.file_federation import SESSION, FileFederation, StoredFederati
 from tests.upload.test_withdrawal import apply, rows, version
 from xvfl.model.dashboard.run_reader import RunReader
 from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
+from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.model.run_dir import RunDir
 from xvfl.service.release_delivery import use_previous_head
 from xvfl.service.uploads.file_exchange import import_upload
@@ -18,7 +19,7 @@ from xvfl.service.uploads.party_withdrawal import store_receipt
 from xvfl.service.uploads.upload_store import REVOKED, find_upload
 from xvfl.service.uploads.withdrawals import withdraw
 from xvfl.system.files import append_jsonl
-from xvfl_serve.http.metrics import status_text
+from xvfl_serve.http.metrics import to_text
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_uploads_and_heads_of_a_coordinator(federation: FileFederation) -> None:
     assert found["party_upload_received"] == {"bank": 1.0, "shop": 1.0}
     assert found["party_head_version"] == {"bank": 1, "shop": 1}
     assert (found["state"], found["heads"], found["head"]) == ("finished", 1, 1)
-    assert 'xvfl_party_upload_rows{party="shop"} 240' in status_text(found)
+    assert 'xvfl_party_upload_rows{party="shop"} 240.0' in to_text(status_metrics(found))
 
 
 @pytest.mark.slow

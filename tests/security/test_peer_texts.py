@@ -18,6 +18,7 @@ from tests.wire.transport_helpers import run_client, run_server, tls_files, wait
 from xvfl.errors import PartyError, WireError
 from xvfl.federation.predict_in_time import _unpack
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
+from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.service.log import EventLog, read_log
 from xvfl.wire import codec
 from xvfl.wire.client import PartyClient
@@ -32,7 +33,7 @@ from xvfl.wire.messages import (
     OpenPrediction,
     RowEmbeddings,
 )
-from xvfl_serve.http.metrics import status_text
+from xvfl_serve.http.metrics import to_text
 
 FORGED = "12:00:00 coordinator: finished step=99"
 HOSTILE = (
@@ -171,7 +172,8 @@ def test_callers_that_the_coordinator_invents_are_few_valid_series(tmp_path: Pat
     ledger = PredictionLedger(limits, 4, tmp_path, lambda: date(2026, 1, 1))
     for number in range(500):
         ledger.take(np.array([0]), f"{HOSTILE} {number}")
-    lines = status_text({**ledger.usage(), "party_present": {HOSTILE: 1}}).split("\n")[:-1]
+    text = to_text(status_metrics({**ledger.usage(), "party_present": {HOSTILE: 1}}))
+    lines = [each for each in text.split("\n")[:-1] if not each.startswith("# ")]
     assert all(SERIES.fullmatch(line) and line.isprintable() for line in lines)
     assert len(lines) < 120
     by_caller = [float(line.rsplit(" ", 1)[1]) for line in lines if "by_caller" in line]

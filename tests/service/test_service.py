@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import SOURCE
@@ -174,14 +175,14 @@ def test_it_trains_and_evaluates(finished: Path) -> None:
 def test_health_and_metrics(finished: Path) -> None:
     metrics, health = json.loads((finished / "seen.json").read_text())
     assert health == "ok\n"
-    assert 'xvfl_party_present{party="shop"} 1' in metrics
-    assert 'xvfl_party_encoder_progress{party="shop"} 1' in metrics
-    assert 'xvfl_party_upload_version{party="shop"} 1' in metrics
-    assert 'xvfl_party_upload_bytes{party="shop"} 68250' in metrics
-    for line in metrics.splitlines():
-        name, value = line.rsplit(" ", 1)
-        assert name.startswith("xvfl_")
-        float(value)
+    assert 'xvfl_party_present{party="shop"} 1.0' in metrics
+    assert 'xvfl_party_encoder_progress{party="shop"} 1.0' in metrics
+    assert 'xvfl_party_upload_version{party="shop"} 1.0' in metrics
+    assert 'xvfl_party_upload_bytes{party="shop"} 68250.0' in metrics
+    families = [*text_string_to_metric_families(metrics)]
+    assert all(each.name.startswith("xvfl_") and each.documentation for each in families)
+    assert {each.type for each in families} == {"gauge", "counter"}
+    assert 'xvfl_events_total{event="listening"} 1.0' in metrics
 
 
 def test_the_log_is_structured_and_says_the_story(finished: Path) -> None:

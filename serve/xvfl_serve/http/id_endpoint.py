@@ -47,13 +47,6 @@ BODY_S = 30.0
 """Seconds to receive a body."""
 
 
-READY_METRIC = """\
-# HELP xvfl_ready Whether requests can be answered: 1 or 0.
-# TYPE xvfl_ready gauge
-xvfl_ready {}
-"""
-
-
 @dataclass(frozen=True)
 class PredictionService:
     """What an endpoint offers."""
@@ -158,9 +151,8 @@ class IdEndpoint:
     async def _metrics_text(self, request: Request) -> Response:
         about = {"mode": self._service.mode, **self._service.about}
         info = {name: str(value) for name, value in about.items()}
-        ready = int((await self._ready(request)).status_code == 200)
-        text = self.metrics.text(info) + READY_METRIC.format(ready)
-        return Response(text, media_type=CONTENT_TYPE)
+        ready = (await self._ready(request)).status_code == 200
+        return Response(self.metrics.text(info, ready), media_type=CONTENT_TYPE)
 
     async def _predict(self, request: Request) -> Response:
         started = time.monotonic()

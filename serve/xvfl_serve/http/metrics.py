@@ -1,13 +1,18 @@
-"""Counters of requests, rows and unusual cells, in the text format of Prometheus."""
+"""Counters of requests, rows and unusual cells, and the text format of Prometheus."""
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 
 from xvfl_serve.encoding.encoders import EncodedRows, Encoder, ImageRows
 from xvfl_serve.printable import printable
@@ -17,6 +22,8 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_LABEL = 100
 """Characters of a label's value that somebody else chose."""
+Values = float | Mapping[str, float]
+"""The value of a metric, or its values by label."""
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -72,10 +79,14 @@ class Metrics:
         with self._lock:
             self._watch_errors[(("check", check),)] += 1
 
-    def text(self, info: Mapping[str, str]) -> str:
-        """Write all counters; `info` describes the bundle."""
+    def text(self, info: Mapping[str, str], ready: bool | None = None) -> str:
+        """Write all counters; `info` describes the bundle, `ready` is of the server."""
         with self._lock:
-            return "\n".join(self._lines(info)) + "\n"
+            metrics = [*self._metrics(info)]
+        if ready is not None:
+            text = "Whether requests can be answered: 1 or 0."
+            metrics.append(GaugeMetricFamily("xvfl_ready", text, int(ready)))
+        return to_text(metrics)
 
     def _missing_cells(self) -> Counter[Labels]:
         cells: Counter[Labels] = Counter()
@@ -84,65 +95,64 @@ class Metrics:
                 cells[("party", party), ("column", name)] += count
         return cells
 
-    def _lines(self, info: Mapping[str, str]) -> Iterator[str]:
-        yield from _family("xvfl_bundle_info", "gauge", "The bundle.", {tuple(info.items()): 1})
-        families = (
-            ("xvfl_requests_total", "Requests by route and status.", self._requests),
-            ("xvfl_rows_total", "Predicted rows by the mode used.", self._rows),
-            ("xvfl_party_rows_total", "Rows of each party.", self._party_rows),
-            (
-                "xvfl_missing_cells_total",
-                "Missing cells of each column; of images, missing pixels.",
-                self._missing_cells(),
-            ),
-            (
-                "xvfl_unusual_cells_total",
-                "Cells outside the training range (range, pixels), of unseen categories (unseen), "
-                "or unreadable (date, duration).",
-                self._unusual,
-            ),
-            ("xvfl_reloads_total", "Replacements of the bundle.", self._reloads),
-            (
-                "xvfl_watch_errors_total",
-                "Failed checks for a new bundle (bundle) or a revocation (release).",
-                self._watch_errors,
-            ),
+    def _metrics(self, info: Mapping[str, str]) -> Iterator[Metric]:
+        bundle = GaugeMetricFamily("xvfl_bundle_info", "The bundle.", labels=[*info])
+        bundle.add_metric([*info.values()], 1)
+        yield bundle
+        yield _counter("xvfl_requests", "Requests by route and status.", self._requests)
+        yield _counter("xvfl_rows", "Predicted rows by the mode used.", self._rows)
+        yield _counter("xvfl_party_rows", "Rows of each party.", self._party_rows)
+        text = "Missing cells of each column; of images, missing pixels."
+        yield _counter("xvfl_missing_cells", text, self._missing_cells())
+        text = (
+            "Cells outside the training range (range, pixels), of unseen categories (unseen), "
+            "or unreadable (date, duration)."
         )
-        for name, text, counts in families:
-            yield from _family(name, "counter", text, counts)
-        name = "xvfl_request_seconds"
-        yield f"# HELP {name} Duration of requests."
-        yield f"# TYPE {name} histogram"
-        total = 0
-        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._latency, strict=True):
-            total += count
-            yield f'{name}_bucket{{le="{bound}"}} {total}'
-        yield f"{name}_sum {self._seconds:.6f}"
-        yield f"{name}_count {total}"
+        yield _counter("xvfl_unusual_cells", text, self._unusual)
+        yield _counter("xvfl_reloads", "Replacements of the bundle.", self._reloads)
+        text = "Failed checks for a new bundle (bundle) or a revocation (release)."
+        yield _counter("xvfl_watch_errors", text, self._watch_errors)
+        sums = np.cumsum(self._latency).tolist()
+        buckets = [*zip((*map(str, BUCKETS), "+Inf"), sums, strict=True)]
+        yield HistogramMetricFamily(
+            "xvfl_request_seconds", "Duration of requests.", buckets, self._seconds
+        )
 
 
-def status_text(status: Mapping[str, Any]) -> str:
-    """Write the numbers of a status, some of them by party or caller, as gauges."""
-    lines = []
-    for name, value in status.items():
-        if isinstance(value, Mapping):
-            label = "caller" if name.endswith("_by_caller") else "party"
-            for key, each in value.items():
-                if isinstance(each, int | float):
-                    text = _escape(printable(str(key))[:MAX_LABEL])
-                    lines.append(f'xvfl_{name}{{{label}="{text}"}} {float(each):g}')
-        elif isinstance(value, int | float):
-            lines.append(f"xvfl_{name} {float(value):.17g}")
-    return "\n".join(lines) + "\n"
+def to_text(metrics: Iterable[Metric]) -> str:
+    """Write metrics in the text format of Prometheus."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected([*metrics]))
+    return generate_latest(registry).decode()
 
 
-def _family(name: str, kind: str, text: str, counts: Mapping[Labels, int]) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
-    for labels, count in sorted(counts.items()):
-        pairs = ",".join(f'{key}="{_escape(value)}"' for key, value in labels)
-        yield f"{name}{{{pairs}}} {count}"
+def make_metric(name: str, kind: str, text: str, label: str, values: Values) -> Metric:
+    """Make a gauge or counter from a value, or from values by a label that somebody else chose."""
+    labels = [label] if isinstance(values, Mapping) else None
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    metric = family(name, text, labels=labels)
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            metric.add_metric([printable(str(key))[:MAX_LABEL]], value)
+    else:
+        metric.add_metric([], values)
+    return metric
 
 
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+class _Collected:
+    """Metrics that were collected already."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        """Return the metrics."""
+        return self._metrics
+
+
+def _counter(name: str, text: str, counts: Mapping[Labels, int]) -> Metric:
+    labels = [key for key, _ in next(iter(counts), ())]
+    metric = CounterMetricFamily(name, text, labels=labels)
+    for pairs, count in sorted(counts.items()):
+        metric.add_metric([value for _, value in pairs], count)
+    return metric

@@ -1,9 +1,7 @@
 """`xvfl align`: match ids before training."""
 
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -74,12 +72,10 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
         given.table, id_column=given.id_column, column=given.column, task=given.task
     )
     ids, columns = list(labels.index), [given.column]
-    open_state_dir(config, "coordinator")
-    with listen(config, _print_event) as server:
+    _, log = open_state_dir(config, "coordinator")
+    with listen(config, log) as server:
         transports = {name: server.transports[name] for name in names or config.parties}
-        alignment = match_parties(
-            transports, ids, columns, config.matching, path, _print_event, wait
-        )
+        alignment = match_parties(transports, ids, columns, config.matching, path, log, wait)
     for name in transports:
         match = alignment.matches[name]
         held = int((match.handles >= 0).sum())
@@ -113,9 +109,3 @@ def _align_party(config: "PartyProcessConfig", wait: float, again: bool) -> None
     match = load_party_alignment(path).match
     print(f"holds {len(match.rows)} of {match.labeled_ids} labeled rows; {n_rows} rows in all")
     print(f"wrote {path}")
-
-
-def _print_event(event: Mapping[str, Any]) -> None:
-    from xvfl.service.log import format_event
-
-    print(format_event(event), file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import INTERRUPTED, print_error, print_line
+from xvfl.cli.output import print_error, print_line
 from xvfl.cli.upload_command import Out, PartyFile
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def train(
         from xvfl.service.party_inputs import PartyInputs
         from xvfl.service.uploads.encoder_file import read_excluded, train_encoder_file
         from xvfl.system.files import set_private_umask
-        from xvfl.system.signals import stop_on_signals
+        from xvfl.system.signals import INTERRUPTED, stop_on_signals
         from xvfl.training.threads import limit_threads
 
     loaded = load_party_config(config)

@@ -25,8 +25,9 @@ from xvfl.cli import (
     upload_command,
     withdraw_command,
 )
-from xvfl.cli.output import INTERRUPTED, print_error
+from xvfl.cli.output import print_error
 from xvfl.errors import DataWarning, InputError, XVFLError
+from xvfl.system.signals import INTERRUPTED
 from xvfl.version import VERSION
 
 app = typer.Typer(

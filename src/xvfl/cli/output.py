@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 FINISHED_WITHOUT = 3
 """Exit code of a coordinator whose run finished without some of its parties."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 METRICS = {
     "classification": {
         "accuracy": "accuracy",

@@ -8,7 +8,6 @@ import typer
 from xvfl.cli.extras import require_extra
 from xvfl.cli.inspect_command import tables_of_config
 from xvfl.cli.output import (
-    INTERRUPTED,
     print_error,
     print_evaluation,
     print_line,
@@ -79,6 +78,7 @@ def train(
     from xvfl.model.progress import epochs_text, overlap_table, progress_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import train_run
+    from xvfl.system.signals import INTERRUPTED
 
     text = read_config(config)
     folder = RunDir(out)

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from xvfl.cli.ends import logged_end
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import INTERRUPTED, print_error, print_evaluation
+from xvfl.cli.output import print_error, print_evaluation
 from xvfl.errors import InputError
+from xvfl.system.signals import stop_code
 
 CoordinatorFile = Annotated[Path, typer.Argument(help="The coordinator's configuration.")]
 PartyFile = Annotated[Path, typer.Argument(help="The party's configuration.")]
@@ -55,12 +57,14 @@ def coordinator(
     if serve:
         with require_extra("serve"):
             from xvfl.service.prediction.coordinator_process import serve_predictions
-        serve_predictions(loaded, not quiet)
+        with logged_end(loaded.state_dir):
+            serve_predictions(loaded, not quiet)
         return
-    outcome = serve_coordinator(loaded, not quiet, retrain)
+    with logged_end(loaded.state_dir):
+        outcome = serve_coordinator(loaded, not quiet, retrain)
     if outcome.evaluation is None:
         print_error(f"stopped; continue with: xvfl coordinator {config}")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(stop_code())
     print_evaluation(f"{loaded.state_dir}, {outcome.step} steps", outcome.evaluation)
     for name, reason in outcome.suspicious.items():
         print_error(f"suspicious upload of {name} ({loaded.on_anomaly}): {reason}")
@@ -118,7 +122,9 @@ def party(
 
     if again and not serve:
         raise InputError("--again: expected --serve as well; see `xvfl align --again` for training")
-    if serve:
-        serve_party_predictions(load_party_config(config), not quiet, again)
-        return
-    serve_party(load_party_config(config), not quiet)
+    loaded = load_party_config(config)
+    with logged_end(loaded.state_dir):
+        if serve:
+            serve_party_predictions(loaded, not quiet, again)
+        else:
+            serve_party(loaded, not quiet)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import INTERRUPTED, print_error, print_line
+from xvfl.cli.output import print_error, print_line
 
 if TYPE_CHECKING:
     from xvfl.model.run_dir import RunDir
@@ -68,7 +68,7 @@ def export(
         from xvfl.service.state_dir import open_state_dir
         from xvfl.service.uploads.file_exchange import export_upload
         from xvfl.service.uploads.upload_party import UploadPartyService
-        from xvfl.system.signals import stop_on_signals
+        from xvfl.system.signals import INTERRUPTED, stop_on_signals
         from xvfl.training.threads import limit_threads
 
     loaded = load_party_config(config)

@@ -160,6 +160,8 @@ class CoordinatorConfig:
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
+    log_format: Literal["text", "json"] = "text"
+    """The log on standard error: lines for people, or the lines of `log.jsonl`."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes."""
     prediction: CoordinatorPrediction | None = None
@@ -217,6 +219,8 @@ class PartyProcessConfig:
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
+    log_format: Literal["text", "json"] = "text"
+    """The log on standard error: lines for people, or the lines of `log.jsonl`."""
     reconnect_timeout: float = 3600.0
     """Seconds without a connection to the coordinator before the party exits."""
     max_message_bytes: int = MAX_FRAME_BYTES

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from xvfl.model.run_dir import LOG
-from xvfl.system.files import append_jsonl, read_jsonl
+from xvfl.system.files import append_jsonl, json_line, read_jsonl
 from xvfl.system.printable import one_line, printable, shorten
 
 FINISHED = "finished"
@@ -31,12 +32,30 @@ LogFunction = Callable[[Mapping[str, Any]], None]
 
 
 class EventLog:
-    """Appends events to a log file, and prints them on standard error unless quiet."""
+    """Appends events to a log file, and prints them on standard error unless quiet.
 
-    def __init__(self, folder: Path, process: str, show: bool = True) -> None:
+    With `as_json` it prints the lines of the file.
+    """
+
+    def __init__(
+        self, folder: Path, process: str, show: bool = True, as_json: bool = False
+    ) -> None:
         self.path, self._process, self._show = folder / LOG, process, show
-        self._lock = threading.Lock()
+        self._as_json, self._lock = as_json, threading.Lock()
         self._lost: dict[str, Any] = {}
+        self._counts, self._n_lost = Counter[str](), 0
+
+    def status(self) -> dict[str, Any]:
+        """Return the entries of a status: events by name, and events that were not written."""
+        lost = {"events": dict(self._counts), "log_events_lost": self._n_lost}
+        if not self._lost:
+            return lost
+        text = f"{self.path.name} cannot be written ({self._lost['reason']})"
+        return {**lost, "healthy": False, "problem": text}
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Append an event, with the time."""
+        self.write(event)
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append an event, with the time.
@@ -46,19 +65,23 @@ class EventLog:
         """
         now = datetime.now(UTC)
         time = now.isoformat(timespec="milliseconds")
+        line = {"time": time, **_bounded(event)}
         with self._lock:
             try:
                 if self._lost:
                     append_jsonl(self.path, {"time": time, "event": "log_lines_lost", **self._lost})
                     self._lost = {}
-                append_jsonl(self.path, {"time": time, **_bounded(event)})
+                append_jsonl(self.path, line)
             except OSError as error:
                 count = self._lost.get("count", 0) + 1
                 self._lost = {"count": count, "reason": error.strerror or str(error)}
+                self._n_lost += 1
+            self._counts[str(event.get("event"))] += 1
         if self._show:
             # Standard error may be a file on a full disk, or a closed pipe.
             with suppress(OSError, ValueError):
-                print(f"{now:%H:%M:%S} {self._process}: {format_event(event)}", file=sys.stderr)
+                text = f"{now:%H:%M:%S} {self._process}: {format_event(event)}"
+                print(json_line(line) if self._as_json else text, file=sys.stderr)
 
 
 def format_event(event: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from xvfl.certs.release_key import PRIVATE_KEY
 from xvfl.errors import RunError
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
-from xvfl.service.log import EventLog, LogFunction
+from xvfl.service.log import EventLog
 from xvfl.service.secret import SECRET
 from xvfl.system.files import is_open_to_others, make_private, set_private_umask
 
@@ -35,7 +35,7 @@ def open_state_dir(
     process: str,
     show: bool = True,
     create: bool = True,
-) -> tuple[RunDir, LogFunction]:
+) -> tuple[RunDir, EventLog]:
     """Open the state folder and the log of a process; files that it writes are private.
 
     Parameters
@@ -62,7 +62,7 @@ def open_state_dir(
     folder.create()
     own, others = _entries(config, folder)
     changed, failed = make_private(own if others else [folder.path], keep=KEYS)
-    log = EventLog(folder.path, process, show).write
+    log = EventLog(folder.path, process, show, config.log_format == "json")
     if others:
         reason = "other users may read it: it has files of others; choose a folder of its own"
         event = {"event": "state_dir_shared", "folder": str(folder.path), "reason": reason}

@@ -11,10 +11,11 @@ from starlette.responses import PlainTextResponse, Response
 
 from xvfl.errors import RunError
 from xvfl.model.dashboard.assets import json_reply, static_reply
+from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.service.addresses import parse_address
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
-from xvfl.service.log import LogFunction
-from xvfl_serve.http.metrics import CONTENT_TYPE, status_text
+from xvfl.service.log import EventLog
+from xvfl_serve.http.metrics import CONTENT_TYPE, to_text
 from xvfl_serve.http.pages import serve_pages
 from xvfl_serve.http.server import HttpServer
 
@@ -39,12 +40,15 @@ def open_status_server(
 def serve_status(
     config: CoordinatorConfig | PartyProcessConfig,
     status: StatusFunction,
-    log: LogFunction,
+    log: EventLog,
     stack: ExitStack,
 ) -> None:
     """Serve the status of a process until the stack is closed, if its configuration says so."""
     if config.status_address is not None:
-        server = open_status_server(config.status_address, status, config.status_allowed_hosts)
+        # What the log cannot write makes a process unhealthy, whatever else its status says.
+        server = open_status_server(
+            config.status_address, lambda: {**status(), **log.status()}, config.status_allowed_hosts
+        )
         stack.callback(server.close)
         log({"event": "status_server", "port": server.port})
 
@@ -58,7 +62,7 @@ def _respond(path: str, get_status: StatusFunction) -> Response:
         text = "ok" if healthy else f"unhealthy: {status['problem']}"
         return PlainTextResponse(f"{text}\n", 200 if healthy else 503)
     if path == "/metrics":
-        return Response(status_text(status), media_type=CONTENT_TYPE)
+        return Response(to_text(status_metrics(status)), media_type=CONTENT_TYPE)
     if path == "/status":
         return json_reply(status)
     return PlainTextResponse("expected /, /health, /metrics or /status\n", 404)

@@ -57,9 +57,14 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def json_line(record: Mapping[str, Any]) -> str:
+    """Write a JSON object as one line."""
+    return json.dumps(record, default=str)
+
+
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
     """Append one JSON object as a line; start a new line where a crash cut the last one short."""
-    line = json.dumps(record, default=str) + "\n"
+    line = json_line(record) + "\n"
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)

@@ -9,6 +9,15 @@ from types import FrameType
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_TIMEOUT_S = 20
 """Seconds that a service may take to stop before it is interrupted."""
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C has stopped, or that did not stop in time."""
+_codes: list[int] = []
+"""Exit codes of the stop signals that this process has received."""
+
+
+def stop_code() -> int:
+    """Return the exit code of a command that a signal has stopped: 0 after one SIGTERM."""
+    return _codes[0] if len(_codes) == 1 else INTERRUPTED
 
 
 class StopRequest(threading.Event):
@@ -39,6 +48,7 @@ def stop_on_signals(
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
+        _codes.append(0 if number == signal.SIGTERM else INTERRUPTED)
         if stop.is_set() or stop.waiting:
             raise KeyboardInterrupt
         stop.set()
