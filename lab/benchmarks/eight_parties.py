@@ -25,7 +25,7 @@ from xvfl.certs import create_authority
 from xvfl.cli.demo_federated import OVERLAP, PARTY, RATE, SEED, TEST, TRAIN
 from xvfl.model.run_dir import EVALUATION
 from xvfl.primitives.layout import Feature, Layout
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 from xvfl_lab.scenarios import Scenario
 
 NAMES = tuple(f"row{i}" for i in range(8))

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.two_machines import Machine, two_machines  # noqa: E402
 from xvfl.certs import create_authority  # noqa: E402
-from xvfl.service.log import read_log  # noqa: E402
+from xvfl.system.event_log import read_log  # noqa: E402
 
 OLD, OLD_EPOCHS = "d233049", 60
 PARTIES = ("bank", "shop")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.processes import SOURCES
 from xvfl.certs import create_authority
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 TLS = """\
 [tls]

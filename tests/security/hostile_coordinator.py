@@ -26,9 +26,9 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.align import match_parties
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.listener import listen
-from xvfl.service.log import read_log
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
+from xvfl.system.event_log import read_log
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Embed, Instruction, Message
 from xvfl.wire.transport import Transport

@@ -19,7 +19,7 @@ from xvfl.errors import PartyError, WireError
 from xvfl.federation.predict_in_time import _unpack
 from xvfl.federation.prediction_ledger import PredictionLedger, PredictionLimits
 from xvfl.model.dashboard.status_metrics import status_metrics
-from xvfl.service.log import EventLog, read_log
+from xvfl.system.event_log import EventLog, read_log
 from xvfl.wire import codec
 from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import (

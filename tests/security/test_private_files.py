@@ -11,8 +11,8 @@ import pytest
 
 from tests.security.federation_files import start, wait_for, write_files, write_party
 from tests.wire.transport_helpers import run_server, wait_until
-from xvfl.service.log import read_log
 from xvfl.service.state_dir import OWN, open_state_dir
+from xvfl.system.event_log import read_log
 from xvfl.wire.messages import End
 
 

@@ -33,10 +33,10 @@ from xvfl.primitives.task import task_from_dict
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.head_store import HeadStore
-from xvfl.service.log import read_log
 from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.uploads.party_encoder import load_parts
+from xvfl.system.event_log import read_log
 from xvfl.wire.in_process import InProcessTransport
 
 PARTIES = ("bank", "shop", "clinic")

@@ -33,8 +33,8 @@ from xvfl.matching import (
 from xvfl.service import log as service_log
 from xvfl.service.align import MAX_INTERRUPTIONS, match_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
-from xvfl.service.log import read_log
 from xvfl.service.matched_table import SESSIONS, MatchedTable, matching_endpoint
+from xvfl.system.event_log import read_log
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, ErrorReply, Hello, Match, Message

@@ -14,7 +14,7 @@ from tests.service.test_service import write
 from xvfl.cli.services import coordinator
 from xvfl.errors import XVFLError
 from xvfl.model.dashboard.status_metrics import status_metrics
-from xvfl.service.log import EventLog, read_log
+from xvfl.system.event_log import EventLog, read_log
 from xvfl_serve.http.metrics import to_text
 
 WAIT = """

@@ -17,7 +17,7 @@ from tests.processes import free_port
 from tests.service.test_service import COORDINATOR, INTERACTIVE, SHOP, start, write
 from tests.wire.proxy import Proxy, proxy
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 pytestmark = pytest.mark.slow
 EPOCHS = 20

@@ -25,7 +25,7 @@ from tests.service.predicting_federation import (
     train_federation,
     write_party,
 )
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 
 @pytest.fixture(scope="module")

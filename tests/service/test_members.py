@@ -26,11 +26,11 @@ from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.primitives.task import task_from_dict
 from xvfl.service.config import load_party_config
 from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
-from xvfl.service.log import read_log
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import RUN
 from xvfl.service.party_service import PartyService
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.system.event_log import read_log
 
 MEMBERS, PARTIES, ROWS = 3, ("bank", "shop"), 200
 COORDINATOR = """\
@@ -65,7 +65,7 @@ device = "cpu"
 """
 PAUSE_AFTER_THREE_EPOCHS = """
 import runpy, time
-from xvfl.service.log import EventLog
+from xvfl.system.event_log import EventLog
 
 write = EventLog.write
 

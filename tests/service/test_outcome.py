@@ -21,7 +21,7 @@ from tests.service.test_service import (
     wait_for,
     write,
 )
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 TIMEOUTS = "[timeouts]\nanswer = 5.0\n"
 Launch = Callable[..., "subprocess.Popen[str]"]

@@ -23,7 +23,7 @@ from tests.service.pressure import (
 )
 from tests.service.test_service import COORDINATOR, SHOP, wait_for, write
 from xvfl.certs import open_authority
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 from xvfl.wire.limited_log import MAX_LINES
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ MAX_GROWTH_MB = 200
 HOLD = """
 import pathlib, runpy, time
 from contextlib import suppress
-from xvfl.service.log import EventLog
+from xvfl.system.event_log import EventLog
 
 write = EventLog.write
 places = {epoch: open(f"holds_{epoch}", "wb", buffering=0) for epoch in (2, 10)}

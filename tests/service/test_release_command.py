@@ -12,7 +12,7 @@ from tests.command_line import CommandResult, rejected_with, run_xvfl
 from tests.processes import free_port
 from tests.service.test_service import COORDINATOR, SHOP, start, write
 from xvfl.cli.output import FINISHED_WITHOUT
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 from xvfl_serve import Predictor
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import SOURCE
 from xvfl.certs import create_authority
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 COORDINATOR = """\
 listen = "127.0.0.1:0"
@@ -113,7 +113,7 @@ def wait_for(folder: Path, event: str, process: "subprocess.Popen[str]") -> dict
 
 PAUSE_AFTER_AN_EPOCH = """
 import pathlib, runpy, time
-from xvfl.service.log import EventLog
+from xvfl.system.event_log import EventLog
 
 write = EventLog.write
 

@@ -14,7 +14,7 @@ import pytest
 from tests.command_line import run_xvfl
 from tests.processes import SOURCES
 from tests.service.predicting_federation import PARTIES, WAIT_S, Predicting, train_federation
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 pytestmark = pytest.mark.slow
 STAND_IN = "[upload]\nstand_in = true\n"

@@ -20,7 +20,7 @@ import pytest
 from tests.processes import ROOT, SOURCES
 from tests.two_machines import Machine, may_create_namespaces, two_machines
 from xvfl.primitives.metrics import auroc
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 from xvfl_serve import Predictor
 
 pytestmark = [

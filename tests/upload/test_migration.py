@@ -20,7 +20,7 @@ from tests.processes import ROOT, SOURCES, free_port
 from tests.security.serve_process import attacked
 from xvfl.model.run_dir import RunDir
 from xvfl.service.head_store import HeadStore
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 pytestmark = pytest.mark.slow
 OLD = "d233049"

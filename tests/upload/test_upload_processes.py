@@ -22,8 +22,8 @@ from xvfl.cli.demo_federated import COORDINATOR, PARTIES, Processes, write_files
 from xvfl.config import EncoderConfig, TrainConfig
 from xvfl.model.run_dir import MODEL, RunDir
 from xvfl.service.head_store import HeadStore
-from xvfl.service.log import read_log
 from xvfl.service.uploads.upload_store import stored_uploads
+from xvfl.system.event_log import read_log
 
 pytestmark = pytest.mark.slow
 TRAIN = TrainConfig(epochs=4, batch_size=64, patience=0, device="cpu")
@@ -31,7 +31,7 @@ ENCODER = EncoderConfig(epochs=3)
 N_ROWS, N_LATE = 600, 40
 DYING = """
 import os, runpy, signal, sys, time
-from xvfl.service.log import EventLog
+from xvfl.system.event_log import EventLog
 from xvfl.service.uploads import upload_party
 
 process, kind, number = sys.argv.pop(1), sys.argv.pop(1), int(sys.argv.pop(1))

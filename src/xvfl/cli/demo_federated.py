@@ -30,7 +30,7 @@ from xvfl.config import EncoderConfig, TrainConfig
 from xvfl.errors import RunError
 from xvfl.model.run_dir import EVALUATION, RunDir
 from xvfl.service.head_store import HeadStore
-from xvfl.service.log import read_log
+from xvfl.system.event_log import read_log
 
 Lines = list[dict[str, Any]]
 """Evaluation results, one entry per mode and party."""

@@ -11,8 +11,8 @@ from xvfl.cli.output import print_error, print_line
 from xvfl.cli.upload_command import Out, PartyFile
 
 if TYPE_CHECKING:
-    from xvfl.service.log import LogFunction
     from xvfl.service.party_inputs import PartyInputs
+    from xvfl.system.event_log import LogFunction
 
 
 def exclude(

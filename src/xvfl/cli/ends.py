@@ -36,7 +36,7 @@ def logged_end(state_dir: str) -> Iterator[None]:
 
 
 def _log(state_dir: str, event: str, code: int, reason: str) -> None:
-    from xvfl.service.log import EventLog
+    from xvfl.system.event_log import EventLog
 
     if (folder := Path(state_dir)).is_dir():
         log = EventLog(folder, "", show=False)

@@ -35,14 +35,13 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 """Version of the folder's layout; a folder of another format is rejected."""
-MANIFEST, MODEL, CELLS, CHECKPOINT, RECORDS, EVALUATION, LOG = (
+MANIFEST, MODEL, CELLS, CHECKPOINT, RECORDS, EVALUATION = (
     "manifest.json",
     "model.safetensors",
     "cells.safetensors",
     "checkpoint.safetensors",
     "records.jsonl",
     "evaluation.json",
-    "log.jsonl",
 )
 
 

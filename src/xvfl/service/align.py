@@ -21,7 +21,13 @@ from xvfl.matching import (
     load_coordinator_alignment,
 )
 from xvfl.service.config import MatchingConfig
-from xvfl.service.log import MATCHED, MATCHING_PROGRESS, MATCHING_STARTED, LogFunction, ProgressLog
+from xvfl.system.event_log import (
+    MATCHED,
+    MATCHING_PROGRESS,
+    MATCHING_STARTED,
+    LogFunction,
+    ProgressLog,
+)
 from xvfl.wire.messages import Done, End, Hello, Match, Matched, Message
 from xvfl.wire.transport import Transport
 

@@ -31,7 +31,6 @@ from xvfl.options import resolve_options
 from xvfl.service.align import wait_for_party
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
-from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.release_delivery import end_party, send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.run_description import (
@@ -43,6 +42,7 @@ from xvfl.service.run_description import (
 )
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
+from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.training.loop import Record, Trainer
 from xvfl.training.predict import BATCH, mean_score, mode_losses
 

@@ -13,8 +13,8 @@ from xvfl.methods import method_spec
 from xvfl.model.run_dir import RunDir
 from xvfl.options import max_embedding_width
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.log import LogFunction
 from xvfl.service.uploads.withdrawals import enforce_terms, remember_certificate, withdraw
+from xvfl.system.event_log import LogFunction
 from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello, Message, Withdraw
 from xvfl.wire.server import Answer, CoordinatorServer, reject_request

@@ -24,8 +24,8 @@ from xvfl.matching import (
 )
 from xvfl.model.workflow import ENCODER
 from xvfl.service.config import ALIGNMENT, MatchingConfig
-from xvfl.service.log import MATCHED, MATCHING_STARTED, LogFunction
 from xvfl.service.party_inputs import PartyInputs
+from xvfl.system.event_log import MATCHED, MATCHING_STARTED, LogFunction
 from xvfl.system.files import append_jsonl, read_jsonl
 from xvfl.wire.messages import Hello, Match, Matched
 

@@ -15,7 +15,6 @@ from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.dashboard.state_folder import describe_party
 from xvfl.model.fitting import choose_device
 from xvfl.service.config import PartyProcessConfig
-from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
@@ -24,6 +23,7 @@ from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.upload_party import UploadPartyService
+from xvfl.system.event_log import FINISHED, EventLog, LogFunction
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -105,7 +105,7 @@ def connect_party(
     )
 
 
-def _run(config: PartyProcessConfig, party: Party, log: LogFunction) -> None:
+def _run(config: PartyProcessConfig, party: Party, log: EventLog) -> None:
     """Reply to the coordinator's requests until it ends them, or a signal stops this process."""
     endpoint, settings = party.endpoint, config.prediction
     client = connect_party(config, endpoint, log, config.reconnect_timeout)

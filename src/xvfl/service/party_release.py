@@ -33,9 +33,9 @@ from xvfl.options import resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
 from xvfl.service.checkpoints import Checkpoints
 from xvfl.service.config import PartyProcessConfig
-from xvfl.service.log import LogFunction
 from xvfl.service.release import verify_release
 from xvfl.service.uploads.party_encoder import PartyParts, load_parts
+from xvfl.system.event_log import LogFunction
 from xvfl.training.optimizer import strip_prefix
 from xvfl.wire.messages import Done, Release
 

@@ -24,11 +24,11 @@ from xvfl.model.workflow import ENCODER
 from xvfl.primitives.masks import choose_unmasked_share
 from xvfl.primitives.rows import PartyTable, choose_full_threshold, observation_levels
 from xvfl.service.checkpoints import Checkpoints
-from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.secret import load_secret, run_seed
+from xvfl.system.event_log import LogFunction
 from xvfl.wire.messages import Done, Match, Release
 
 

@@ -12,13 +12,13 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
-from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.party_inputs import local_party_config
 from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import load_trained_heads
 from xvfl.service.uploads.withdrawals import head_problems
+from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.wire.messages import Done, End, Release
 
 POLL_S = 0.1

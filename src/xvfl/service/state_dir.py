@@ -12,8 +12,8 @@ from xvfl.certs.release_key import PRIVATE_KEY
 from xvfl.errors import RunError
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
-from xvfl.service.log import EventLog
 from xvfl.service.secret import SECRET
+from xvfl.system.event_log import EventLog
 from xvfl.system.files import is_open_to_others, make_private, set_private_umask
 
 MAX_NAMED = 5

@@ -14,7 +14,7 @@ from xvfl.model.dashboard.assets import json_reply, static_reply
 from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.service.addresses import parse_address
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
-from xvfl.service.log import EventLog
+from xvfl.system.event_log import EventLog
 from xvfl_serve.http.metrics import CONTENT_TYPE, to_text
 from xvfl_serve.http.pages import serve_pages
 from xvfl_serve.http.server import HttpServer

@@ -14,9 +14,10 @@ from xvfl.model.dashboard.json_files import read_json, read_lines
 from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
 from xvfl.model.missing_map import MISSING
 from xvfl.model.missing_rates import MISSING_RATES
-from xvfl.model.run_dir import EVALUATION, LOG, MANIFEST, RECORDS
+from xvfl.model.run_dir import EVALUATION, MANIFEST, RECORDS
 from xvfl.model.run_summary import SUMMARY, is_running
 from xvfl.model.workflow import ENCODER, HELD_OUT
+from xvfl.system.event_log import LOG
 
 MAX_RUNS = 500
 """Runs that are listed."""

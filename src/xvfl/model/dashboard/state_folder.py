@@ -12,8 +12,9 @@ from typing import Any
 from xvfl.errors import WireError
 from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.model.dashboard.json_files import MAX_FILE_BYTES, read_json, read_lines
-from xvfl.model.run_dir import LOG, MANIFEST, RECORDS
+from xvfl.model.run_dir import MANIFEST, RECORDS
 from xvfl.model.run_summary import SUMMARY, is_running
+from xvfl.system.event_log import LOG
 from xvfl.wire import codec
 from xvfl.wire.messages import Receipt
 

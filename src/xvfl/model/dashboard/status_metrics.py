@@ -106,8 +106,9 @@ def status_metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
     for name, (text, kind, label) in STATUS_METRICS.items():
         value = status.get(name)
         if isinstance(value, Mapping):
-            value = {key: each for key, each in value.items() if _is_number(each)}
-        if isinstance(value, Mapping) or _is_number(value):
+            numbers = {key: each for key, each in value.items() if _is_number(each)}
+            yield make_metric(f"xvfl_{name}", kind, text, label, numbers)
+        elif isinstance(value, int | float):
             yield make_metric(f"xvfl_{name}", kind, text, label, value)
 
 

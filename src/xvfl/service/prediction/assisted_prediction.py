@@ -23,9 +23,9 @@ from xvfl.model.model import Model
 from xvfl.model.prediction import Prediction
 from xvfl.model.run_dir import MANIFEST
 from xvfl.model.workflow import open_bundle
-from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.row_answers import absence_notes, prior_answer, to_json
+from xvfl.system.event_log import LogFunction
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message, RowAnswer
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.micro_batches import Answers

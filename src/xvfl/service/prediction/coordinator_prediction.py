@@ -24,13 +24,13 @@ from xvfl.model.dashboard.state_folder import describe_coordinator
 from xvfl.model.run_dir import RunDir
 from xvfl.service.align import existing_alignment, match_parties
 from xvfl.service.config import ALIGNMENT, CoordinatorConfig
-from xvfl.service.log import LogFunction
 from xvfl.service.prediction.prediction_config import MAX_ASSISTED_ROWS, MAX_DEADLINE_S
 from xvfl.service.prediction.row_answers import answer_rows, prior_answer, to_json
 from xvfl.service.prediction.stand_in import add_stand_ins, find_stand_ins
 from xvfl.service.release_delivery import send_release
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
+from xvfl.system.event_log import LogFunction
 from xvfl.wire.messages import Assist, Assistance, Hello, Message, RowAnswer
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport

@@ -11,7 +11,6 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.listener import listen
-from xvfl.service.log import LogFunction
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.http_endpoint import start_endpoint
@@ -19,6 +18,7 @@ from xvfl.service.prediction.party_prediction import PREDICTION, PartyPredictor
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import serve_status
 from xvfl.service.trained_heads import load_federated_model
+from xvfl.system.event_log import LogFunction
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport

@@ -7,10 +7,10 @@ from typing import Any
 
 from xvfl.errors import ConfigError, RunError, WireError, XVFLError
 from xvfl.service.addresses import parse_address
-from xvfl.service.log import LogFunction
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
+from xvfl.system.event_log import LogFunction
 from xvfl.version import VERSION
 from xvfl.wire.texts import NAME
 from xvfl_serve.errors import ServeError

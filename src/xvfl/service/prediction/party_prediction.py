@@ -26,13 +26,13 @@ from xvfl.nets.party_net import PartyNet
 from xvfl.options import resolve_saved
 from xvfl.primitives.rows import observation_levels
 from xvfl.service.config import ALIGNMENT
-from xvfl.service.log import LogFunction
 from xvfl.service.matched_table import MatchedTable
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import RUN, PartyFolder
 from xvfl.service.uploads.party_encoder import HELD_OUT, PartyParts
 from xvfl.service.uploads.party_withdrawal import IDS, find_withdrawn
 from xvfl.service.uploads.withdrawn import Withdrawn
+from xvfl.system.event_log import LogFunction
 from xvfl.wire.messages import Match, Release
 
 PREDICTION = "prediction"

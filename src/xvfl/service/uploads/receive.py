@@ -19,8 +19,8 @@ from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.matching import CoordinatorMatch
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig
-from xvfl.service.log import LogFunction
 from xvfl.service.uploads.upload_store import UploadStore, find_upload
+from xvfl.system.event_log import LogFunction
 from xvfl.system.printable import one_line
 from xvfl.wire.in_process import OfflineTransport
 from xvfl.wire.messages import (

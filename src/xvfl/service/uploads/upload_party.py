@@ -22,7 +22,6 @@ from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
 from xvfl.federation.upload.views import compute_views
 from xvfl.matching.normalize import normalize_ids
-from xvfl.service.log import LogFunction, ProgressLog
 from xvfl.service.matched_table import load_matched_table
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_release import PartyFolder
@@ -39,6 +38,7 @@ from xvfl.service.uploads.party_encoder import (
 )
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.withdrawn import Withdrawn
+from xvfl.system.event_log import LogFunction, ProgressLog
 from xvfl.wire.messages import (
     AskChunk,
     AskUpload,

@@ -29,7 +29,6 @@ from xvfl.options import Options, resolve_options
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
-from xvfl.service.log import FINISHED, LogFunction
 from xvfl.service.release_delivery import deliver_releases, end_party
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.run_description import (
@@ -44,6 +43,7 @@ from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads.receive import UploadReceiver, receive_uploads
 from xvfl.service.uploads.upload_checks import find_problems
 from xvfl.service.uploads.upload_store import UploadStore
+from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.system.locks import file_lock
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import mean_score, mode_losses

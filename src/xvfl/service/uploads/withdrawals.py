@@ -21,10 +21,10 @@ from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.matching import load_coordinator_alignment
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
 from xvfl.service.config import ALIGNMENT
-from xvfl.service.log import LogFunction
 from xvfl.service.release import load_signing_key
 from xvfl.service.uploads.upload_store import REVOKED, party_folder, stored_uploads
 from xvfl.service.uploads.withdrawn import NO_ROWS, Withdrawn, request_digest
+from xvfl.system.event_log import LogFunction
 from xvfl.wire import codec
 from xvfl.wire.messages import Receipt, Withdraw
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from xvfl.model.run_dir import LOG
 from xvfl.system.files import append_jsonl, json_line, read_jsonl
 from xvfl.system.printable import one_line, printable, shorten
 
+LOG = "log.jsonl"
+"""File of the log in a state folder."""
 FINISHED = "finished"
 """Event of a completed run; also the reason that the parties receive with `End`."""
 MATCHING_STARTED, MATCHING_PROGRESS = "matching_started", "matching_progress"
