@@ -1,4 +1,4 @@
-"""Keep the docs equal to the code: option tables, result tables, names of functions and tests.
+"""Keep the docs equal to the code: tables of options, results and metrics, names of functions.
 
 `python scripts/tables.py` writes the tables. As a hook of mkdocs it fails the build if a table is
 stale or if a page names a function, a test or a file that does not exist.
@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab")]
 
 from xvfl import config as run_config  # noqa: E402
 from xvfl.cli.template import field_docs  # noqa: E402
+from xvfl.model.dashboard import status_metrics  # noqa: E402
 from xvfl.service import config as service_config  # noqa: E402
 from xvfl.service.prediction import prediction_config  # noqa: E402
 from xvfl_lab.experiments.figures import FULL, OURS  # noqa: E402
@@ -31,7 +32,7 @@ CONFIG_MODULES = {
     "federated-prediction.md": prediction_config,
 }
 """Each page with option tables, and the module of the classes it shows."""
-BLOCK = re.compile(r"<!-- (options|results): (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (options|results|metrics): (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 MODES = ("local", "assisted", "collaborative")
 RATES = (0.0, 0.5, 0.9)
 
@@ -60,6 +61,16 @@ def options(page: Path, name: str) -> str:
             meaning = f"{meaning} One of {choices}."
         default = _default(field.default, page.read_text(encoding="utf-8"))
         lines.append(f"| `{field.name}` | {default} | {meaning} |")
+    return "\n".join(lines)
+
+
+def metrics(page: Path, name: str) -> str:
+    """Format the metrics of a side: name, type and labels, meaning."""
+    lines = ["| metric | type | meaning |", "|---|---|---|"]
+    for key, (text, kind, label) in getattr(status_metrics, name).items():
+        by = f"{{{label}}}" if key.startswith("party_") or label != "party" else ""
+        total = "_total" if kind == "counter" else ""
+        lines.append(f"| `xvfl_{key}{total}{by}` | {kind} | {text} |")
     return "\n".join(lines)
 
 
@@ -133,7 +144,7 @@ def refreshed(page: Path) -> str:
     """Return the text of a page with current tables."""
 
     def block(match: re.Match[str]) -> str:
-        make = {"options": options, "results": results}[match[1]]
+        make = {"options": options, "results": results, "metrics": metrics}[match[1]]
         return f"<!-- {match[1]}: {match[2]} -->\n\n{make(page, match[2])}\n\n<!-- end -->"
 
     return BLOCK.sub(block, page.read_text(encoding="utf-8"))

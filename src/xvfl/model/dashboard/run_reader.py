@@ -167,6 +167,7 @@ def _describe(name: str, path: Path, status: Mapping[str, Any]) -> dict[str, Any
         "parties": parties,
         "epoch": last.get("epoch", 0),
         "epochs": summary.get("epochs", 0),
+        "step": last.get("step", 0),
         "best_epoch": best,
         "best_score": next((r.get("score") for r in records if r.get("epoch") == best), None),
         "score_name": summary.get("score_name", "log-loss"),

@@ -56,7 +56,6 @@ COORDINATOR = {
     "epochs": StatusMetric("Configured epochs."),
     "best_score": StatusMetric("Best validation score so far."),
     "finished": StatusMetric("1 when the head is trained."),
-    "remaining_seconds": StatusMetric("Estimated seconds to the last epoch of the training."),
     "checkpoint_step": StatusMetric("Interactive training: step of the last checkpoint."),
     "seconds": StatusMetric("Interactive training: seconds since this process started."),
     "party_bytes_sent": StatusMetric("Interactive training: bytes sent to the party.", "counter"),

@@ -97,8 +97,16 @@ function progressFacts(run, seconds) {
     ["state", tag(run.state)], ["method", run.method],
     ["epochs", html("span", {}, bar, " ", epochText(run))],
     ["best validation", `${bestText(run)}${run.best_epoch > 0 ? `, epoch ${run.best_epoch}` : ""}`],
+    ["step", run.step ? number(run.step) : ""],
     ["time", seconds === null || seconds === undefined ? "" : duration(seconds)],
+    ["remaining", remainingText(run, seconds)],
   ];
+}
+
+/** The time that the remaining epochs take; early stopping may end the training before. */
+function remainingText(run, seconds) {
+  if (!run.state.startsWith("training") || !(run.epoch > 0 && run.epochs > run.epoch && seconds > 0)) return "";
+  return `at most ${duration(seconds * (run.epochs - run.epoch) / run.epoch)}`;
 }
 
 function commonPanels() {
@@ -197,7 +205,7 @@ function statusView() {
       return LIVE_MS;
     }
     const run = { ...status, ...details, best_epoch: curves?.best_epoch ?? 0 };
-    const progress = curves && status.state.startsWith("training") ? progressFacts(run, status.seconds).slice(1) : [];
+    const progress = curves && status.state.startsWith("training") ? progressFacts(run, status.seconds ?? curves.seconds.at(-1)).slice(1) : [];
     summary.replaceChildren(...facts([["state", tag(status.state)], ["current head", headText(status)], ...progress, ["run", status.run]]));
     parties.update({ status });
     heads.update(details.heads);
