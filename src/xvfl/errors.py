@@ -4,6 +4,7 @@ XVFLError                 base class; the command line prints one line and exits
 ├── InputError            a table, an argument or a custom net cannot be used
 ├── ConfigError           a configuration key or value is invalid
 ├── RunError              a run or service cannot start or continue
+│   └── NotYetError       a coordinator does not accept a party now, but it may later
 ├── ModeError             the model does not support the requested prediction
 ├── WireError             a message is damaged, unexpected, or of another protocol version
 ├── PartyError            a party is unavailable or failed, or too few parties are available
@@ -68,6 +69,10 @@ class RunError(XVFLError, RuntimeError):
     For example, a run folder is missing, incomplete, of another format or not writable, a port is
     in use, or a party does not connect.
     """
+
+
+class NotYetError(RunError):
+    """A coordinator does not accept a party now, but it may later."""
 
 
 class ModeError(XVFLError, ValueError):

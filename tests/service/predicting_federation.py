@@ -263,15 +263,16 @@ class Predicting:
         write_party(self.folder, name, self.listen, self.max_per_row)
         self.launch(name, *options)
 
-    def launch(self, name: str, *options: str) -> None:
+    def launch(self, name: str, *options: str, serve: bool = True) -> None:
         command = "coordinator" if name == "coordinator" else "party"
+        mode = ["--serve"] if serve else []
         state = self.folder / ("main" if name == "coordinator" else name)
         (state / "log.jsonl").unlink(missing_ok=True)
         if name in self.running:
             self.running[name].wait(60)
         with (self.folder / f"{name}.err").open("wb") as errors:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "xvfl", command, f"{name}.toml", "--serve", *options],
+                [sys.executable, "-m", "xvfl", command, f"{name}.toml", *mode, *options],
                 cwd=self.folder,
                 env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.DEVNULL,

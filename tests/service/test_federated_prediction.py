@@ -299,7 +299,10 @@ def _refused(federation: Predicting, each: str) -> bool:
 
 
 def _check_wrong_purpose(federation: Predicting) -> None:
-    """A party that would train is told to serve."""
+    """A party that would train waits until the coordinator does."""
     write_party(federation.folder, "shop", federation.listen)
-    result = run_xvfl("party", str(federation.folder / "shop.toml"))
-    assert result.code == 2 and "this coordinator predicts" in result.err
+    federation.launch("shop", serve=False)
+    reason = str(federation.event("shop", "connection_lost")["reason"])
+    assert "this coordinator predicts now" in reason
+    federation.signal("shop", signal.SIGTERM)
+    assert federation.running["shop"].wait(60) == 0

@@ -1,6 +1,8 @@
-"""Addresses of HTTP ports in configurations and on the command line."""
+"""Addresses in configurations and on the command line."""
 
 from xvfl.errors import ConfigError
+
+MAX_PORT = 65_535
 
 
 def parse_address(address: str, option: str) -> tuple[str, int]:
@@ -19,6 +21,9 @@ def parse_address(address: str, option: str) -> tuple[str, int]:
         The host or the port is missing.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigError(f"{option}: expected HOST:PORT, got {address!r}")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ConfigError(
+            f"{option}: expected HOST:PORT, such as 0.0.0.0:8443 or fl.example.org:8443, got "
+            f"{address!r}"
+        )
     return host.strip("[]"), int(port)

@@ -26,6 +26,7 @@ from xvfl.config import (
 from xvfl.data.frames import SQL
 from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.request_limits import RequestLimits
+from xvfl.service.addresses import parse_address
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.texts import NAME
@@ -113,7 +114,7 @@ class CoordinatorConfig:
     """Configuration of `xvfl coordinator`."""
 
     listen: str
-    """HOST:PORT to listen on."""
+    """HOST:PORT to listen on; `[::]` listens on all addresses of IPv4 and IPv6."""
     parties: tuple[str, ...]
     """Names of the accepted parties, as in their certificates."""
     tls: Tls
@@ -291,6 +292,9 @@ def load_config(
     config: CoordinatorConfig | PartyProcessConfig = _resolve_paths(
         build(kind, data, str(path)), path.resolve().parent
     )
+    for option in ("listen", "coordinator", "status_address"):
+        if (address := getattr(config, option, None)) is not None:
+            parse_address(address, option)
     return config
 
 

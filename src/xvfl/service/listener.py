@@ -6,7 +6,7 @@ from functools import partial
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.proof import prover
-from xvfl.errors import WireError
+from xvfl.errors import NotYetError
 from xvfl.federation.upload.manifest import MAX_WIDTH
 from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
@@ -20,8 +20,9 @@ from xvfl.wire.messages import Hello, Message, Withdraw
 from xvfl.wire.server import Answer, CoordinatorServer, reject_request
 
 WRONG_PURPOSE = {
-    "training": "this coordinator trains; start the party without --serve",
-    "prediction": "this coordinator predicts; start the party with `xvfl party CONFIG --serve`",
+    "training": "this coordinator trains now; this party tries again until it predicts (--serve)",
+    "prediction": "this coordinator predicts now; this party tries again until it trains; to "
+    "predict, start it with `xvfl party CONFIG --serve`",
 }
 
 
@@ -41,7 +42,7 @@ def listen(
 
     def check(name: str, hello: Hello) -> None:
         if hello.purpose != purpose:
-            raise WireError(WRONG_PURPOSE[purpose])
+            raise NotYetError(WRONG_PURPOSE[purpose])
         check_hello(name, hello)
 
     peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)

@@ -76,7 +76,10 @@ class Front:
         host, _, port = address.rpartition(":")
         loop, number = asyncio.get_running_loop(), int(port)
         found = await loop.getaddrinfo(
-            host.strip("[]") or None, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            None if host == "[::]" else host.strip("[]"),
+            number,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )
         for family, *_, place in found:
             try:

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from xvfl.errors import CertificateError, RunError, WireError, XVFLError
+from xvfl.errors import CertificateError, NotYetError, RunError, WireError, XVFLError
 from xvfl.wire import codec
 from xvfl.wire.front import Front
 from xvfl.wire.grpc_transport import END_TIMEOUT_S, Connection, GrpcTransport
@@ -347,6 +347,8 @@ def _status(error: XVFLError) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.PERMISSION_DENIED, NOT_TRUSTED
     if isinstance(error, WireError):
         return grpc.StatusCode.FAILED_PRECONDITION, str(error)
+    if isinstance(error, NotYetError):
+        return grpc.StatusCode.UNAVAILABLE, str(error)
     if isinstance(error, RunError):
         return grpc.StatusCode.UNAVAILABLE, RETRY
     return grpc.StatusCode.INTERNAL, INTERNAL
