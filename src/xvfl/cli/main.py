@@ -12,6 +12,7 @@ from xvfl.cli import (
     align_command,
     audit_command,
     certificates,
+    check_command,
     complete_command,
     dashboard_command,
     demo,
@@ -52,6 +53,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         serving.serve,
     ),
     "Federation of processes": (
+        check_command.check,
         services.coordinator,
         services.party,
         status_command.status,

@@ -1,0 +1,67 @@
+"""`xvfl check` finds what would stop a process, and changes nothing."""
+
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.service.test_service import SHOP, write
+from xvfl.certs import open_authority
+from xvfl.cli.check_command import check
+from xvfl.errors import RunError
+from xvfl.service.config import load_coordinator_config
+from xvfl.service.listener import listen
+from xvfl.system.event_log import EventLog
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with tables, certificates, and both configurations."""
+    write(tmp_path)
+    (tmp_path / "shop.toml").write_text(SHOP.replace("PORT", "1"))
+    return tmp_path
+
+
+def failed(config: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(RunError) as caught:
+        check(config)
+    capsys.readouterr()
+    return str(caught.value).partition("failed: ")[2].partition(";")[0]
+
+
+def test_a_coordinator_that_can_start(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(folder.rglob("*"))
+    check(folder / "coordinator.toml")
+    out = capsys.readouterr().out
+    assert "240 rows" in out and "days left" in out and "failed" not in out
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_what_would_stop_a_coordinator(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, certs = folder / "coordinator.toml", folder / "certs"
+    (folder / "labels.csv").rename(folder / "moved.csv")
+    shutil.copy(certs / "shop.key", certs / "coordinator.key")
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        text = config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{used.getsockname()[1]}")
+        config.write_text(text)
+        assert failed(config, capsys) == "labels, private_key, listen, status_address"
+    open_authority(certs).revoke("coordinator")
+    assert "revocation_list" in failed(config, capsys)
+
+
+def test_a_party_learns_why_it_would_not_be_accepted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, log = folder / "shop.toml", EventLog(folder, "coordinator", show=False)
+    (folder / "main").mkdir()
+    (folder / "main/release.pub").touch()
+    check(shop)
+    assert "no answer; it is not running" in " ".join(capsys.readouterr().out.split())
+    with listen(load_coordinator_config(folder / "coordinator.toml"), log) as server:
+        shop.write_text(SHOP.replace("PORT", str(server.port)))
+        check(shop)
+        assert "has proved its own" in " ".join(capsys.readouterr().out.split())
+        stranger = SHOP.replace("PORT", str(server.port)).replace("certs/shop", "certs/stranger")
+        shop.write_text(stranger)
+        assert failed(shop, capsys) == "coordinator"
