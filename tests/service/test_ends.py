@@ -19,14 +19,17 @@ from xvfl_serve.http.metrics import to_text
 
 WAIT = """
 import sys
-from pathlib import Path
 from time import sleep
+import typer
 from xvfl.cli.ends import logged_end
 from xvfl.system.signals import interruptible, stop_on_signals
 
-with logged_end(sys.argv[1]), stop_on_signals() as stop, interruptible(stop):
-    print("waiting", flush=True)
-    sleep(600)
+def wait(folder: str) -> None:
+    with logged_end(folder), stop_on_signals() as stop, interruptible(stop):
+        print("waiting", flush=True)
+        sleep(600)
+
+typer.run(wait)
 """
 
 
