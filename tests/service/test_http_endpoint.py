@@ -16,7 +16,7 @@ import pytest
 from tests.service.predicting_federation import COORDINATOR
 from xvfl.certs import create_authority
 from xvfl.cli.predict_client import predict_federated
-from xvfl.errors import ConfigError, RunError, XVFLError
+from xvfl.errors import ConfigError, InputError, RunError, XVFLError
 from xvfl.service.prediction.http_endpoint import open_endpoint, read_tokens
 from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl_serve.errors import OverloadedError, RequestError, UnavailableError
@@ -39,7 +39,8 @@ class Recorder:
     def __init__(self) -> None:
         self.callers: list[str] = []
         self.error: Exception | None = None
-        self.not_ready: list[Exception] = []
+        self.not_ready: list[Exception | None] = []
+        """Errors of the next requests; None for one that is answered."""
         self.answers: list[dict[str, Any]] = []
         """Answers of the next rows, before `ANSWER`."""
         self.events: list[Any] = []
@@ -57,8 +58,8 @@ class Recorder:
         return future
 
     def check_ready(self) -> None:
-        if self.not_ready:
-            raise self.not_ready.pop(0)
+        if self.not_ready and (error := self.not_ready.pop(0)) is not None:
+            raise error
 
     def endpoint(
         self,
@@ -248,6 +249,33 @@ def test_the_command_tries_again_and_keeps_refused_rows(
     recorder.not_ready = [UnavailableError("parties: 0 available")] * 5
     with pytest.raises(RunError, match="parties: 0 available"):
         predict_federated(tmp_path / "coordinator.toml", None, None, tmp_path / "x.csv")
+    endpoint.close()
+
+
+def test_the_command_continues_after_an_error_and_after_refused_rows(tmp_path: Path) -> None:
+    recorder = Recorder()
+    endpoint = recorder.endpoint()
+    (tmp_path / "new-ids.csv").write_text("customer\n" + "\n".join(map(str, range(25))))
+    text = COORDINATOR.format(address=endpoint.port, deadline=2.0, task="classification")
+    (tmp_path / "coordinator.toml").write_text(text + "max_rows = 10\n")
+    refused = ANSWER | {"prediction": None, "mode": "refused", "parties": [], "refused": ["a"]}
+    given = (tmp_path / "coordinator.toml", None, None, tmp_path / "answers.csv")
+    kept = tmp_path / ".answers.csv.answers.jsonl"
+
+    recorder.answers = [ANSWER] * 10 + [refused] * 15
+    assert not predict_federated(*given).complete
+    frame = pd.read_csv(given[-1])
+    assert len(frame) == 25 and frame["prediction"].isna().sum() == 15
+    # A crash leaves an unfinished line.
+    kept.write_text(kept.read_text() + '[{"id": "1')
+    recorder.not_ready = [None, RequestError("no head", status=409)]
+    with pytest.raises(InputError, match="20 of 25 rows are kept; the same command continues"):
+        predict_federated(*given)
+    recorder.callers.clear()
+    assert predict_federated(*given).complete and len(recorder.callers) == 1
+    frame = pd.read_csv(given[-1])
+    assert frame["id"].tolist() == list(range(25)) and frame["prediction"].notna().all()
+    assert not kept.exists()
     endpoint.close()
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -14,6 +15,7 @@ from urllib.request import Request, urlopen
 
 import pandas as pd
 
+from xvfl.cli.kept_answers import KeptAnswers
 from xvfl.data.frames import read_frame
 from xvfl.data.table_writer import TableWriter
 from xvfl.errors import ConfigError, InputError, RunError
@@ -37,6 +39,8 @@ class FederatedSummary:
     modes: Counter[str] = field(default_factory=Counter)
     unreachable: dict[str, str] = field(default_factory=dict)
     """Parties that did not take part in some answers, and why."""
+    complete: bool = True
+    """Whether no budget has refused rows; else the same call requests them again."""
 
 
 def predict_federated(
@@ -47,6 +51,8 @@ def predict_federated(
     report: Report = no_report,
 ) -> FederatedSummary:
     """Predict ids at the endpoint of a coordinator or party, and write the answers to a file.
+
+    What was answered before an error or a stop is kept, and the same call continues after it.
 
     Parameters
     ----------
@@ -67,9 +73,18 @@ def predict_federated(
     ids = list(read_frame(ids_table or target.ids, column, "ids").index)
     summary, waiting = FederatedSummary(), list[dict[str, Any]]()
     columns: list[str] | None = None
+    digest = blake2b("\n".join(ids).encode(), digest_size=16).hexdigest()
+    kept = KeptAnswers(output, {"url": target.url, "rows": target.max_rows, "ids": digest})
     with TableWriter(output) as writer:
         for some in _chunks(ids, target.max_rows):
-            answers = _predict(target, some)
+            if (answers := kept.get()) is None:
+                try:
+                    answers = _predict(target, some)
+                except (InputError, RunError) as error:
+                    text = f"{kept.rows} of {len(ids)} rows are kept; the same command continues"
+                    kind = InputError if isinstance(error, InputError) else RunError
+                    raise kind(f"{error}; {text}") from error
+                kept.add(answers)
             summary.rows += len(answers)
             waiting += answers
             # The first row with a prediction tells the columns.
@@ -85,6 +100,7 @@ def predict_federated(
             for each in answers:
                 summary.unreachable |= each["unreachable"]
             report(f"{summary.rows:,} rows", summary.rows / len(ids))
+    summary.complete = kept.finish()
     return summary
 
 
