@@ -15,8 +15,10 @@ import yaml
 
 from tests.processes import ROOT, SOURCES
 from xvfl.cli.main import app
+from xvfl.model.dashboard.status_metrics import STATUS_METRICS, status_metrics
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 from xvfl.version import VERSION
+from xvfl_serve.http.metrics import to_text
 
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -175,3 +177,49 @@ def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
 
 def test_files_are_executable_where_the_docs_run_them() -> None:
     assert (DEPLOY / "prepare").stat().st_mode & stat.S_IXUSR
+
+
+MONITORING = DEPLOY / "monitoring"
+METRIC = re.compile(r"\bxvfl_\w+")
+
+
+def known_metrics() -> set[str]:
+    """Return the names of all metrics of the status server."""
+    kinds = {name: each.kind for name, each in STATUS_METRICS.items()}
+    return {f"xvfl_{name}{'_total' * (kind == 'counter')}" for name, kind in kinds.items()}
+
+
+def expressions() -> list[str]:
+    """Return the expressions of the alert rules and of the dashboard."""
+    rules = yaml.safe_load((MONITORING / "xvfl-alerts.yml").read_text(encoding="utf-8"))
+    board = json.loads((MONITORING / "xvfl-dashboard.json").read_text(encoding="utf-8"))
+    alerts = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    panels = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [*alerts, *panels]
+
+
+def test_alerts_and_dashboard_use_metrics_that_exist() -> None:
+    named = {name for each in expressions() for name in METRIC.findall(each)}
+    assert len(named) > 15 and named <= known_metrics()
+
+
+def test_the_dashboard_has_no_panel_over_another() -> None:
+    board = json.loads((MONITORING / "xvfl-dashboard.json").read_text(encoding="utf-8"))
+    cells = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in board["panels"])
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_rules_and_metrics() -> None:
+    rules = MONITORING / "xvfl-alerts.yml"
+    subprocess.run(["promtool", "check", "rules", str(rules)], check=True, capture_output=True)
+    values = {"healthy": True, "requests_rejected": 2, "party_present": {"bank": 1}}
+    text = to_text(status_metrics({**values, "events": {"epoch": 3}}))
+    metrics = ["promtool", "check", "metrics"]
+    subprocess.run(metrics, input=text, text=True, check=True, capture_output=True)
