@@ -215,6 +215,55 @@ def test_the_dashboard_has_no_panel_over_another() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a Kubernetes manifest."""
+    return [*yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_pods_are_hardened_and_find_what_they_mount(path: Path) -> None:
+    secrets = re.findall(r"secretName: (\S+?),", path.read_text(encoding="utf-8"))
+    assert secrets and set(secrets) <= {"xvfl-coordinator", "xvfl-shop", "xvfl-serve"}
+    for each in objects(path):
+        if "template" not in each["spec"]:
+            continue
+        pod = each["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsUser"] == 10001
+        assert not pod["automountServiceAccountToken"]
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["image"].endswith(f":{VERSION}") and container["resources"]["limits"]
+        named = {mount["name"] for mount in container["volumeMounts"]}
+        assert named == {volume["name"] for volume in pod["volumes"]}
+        # A coordinator that waits for parties is alive: /health would restart it.
+        alive = container["livenessProbe"]["httpGet"]["path"]
+        assert alive in ("/status", "/v2/health/live")
+
+
+def test_services_select_pods() -> None:
+    found = [each for path in MANIFESTS for each in objects(path)]
+    labels = [
+        each["spec"]["template"]["metadata"]["labels"]
+        for each in found
+        if "template" in each["spec"]
+    ]
+    for each in found:
+        if each["kind"] == "Service":
+            selector = each["spec"]["selector"].items()
+            assert any(selector <= of.items() for of in labels), each["metadata"]["name"]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
+    checker = pytest.importorskip("kubernetes_validate")
+    for each in objects(path):
+        checker.validate(each, checker.latest_version(), strict=True)
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_accepts_rules_and_metrics() -> None:
     rules = MONITORING / "xvfl-alerts.yml"

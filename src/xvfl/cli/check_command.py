@@ -118,7 +118,7 @@ def _certificates(tls: "Tls", revocation_list: str | None) -> Iterator[Found]:
         return text
 
     yield _try("certificate", own)
-    yield _try("private_key", lambda: _matching_key(tls))
+    yield _try("private_key", lambda: _own_key(tls))
     if revocation_list is None:
         yield "revocation_list", WARNING, "not given: revoked certificates are accepted"
     else:
@@ -135,7 +135,7 @@ def _lists(tls: "Tls", revocation_list: str) -> str:
     return "readable, and does not name the certificate"
 
 
-def _matching_key(tls: "Tls") -> str:
+def _own_key(tls: "Tls") -> str | tuple[str, str]:
     from xvfl.certs import pem_files
     from xvfl.certs.peers import parse_certificate
     from xvfl.system.files import is_open_to_others
@@ -144,7 +144,7 @@ def _matching_key(tls: "Tls") -> str:
     if key.public_key() != parse_certificate(tls.read()[1]).public_key():
         raise RunError(f"{tls.private_key}: does not belong to {tls.certificate}")
     if is_open_to_others(Path(tls.private_key)):
-        raise RunError(f"other users can read it; run `chmod 600 {tls.private_key}`")
+        return WARNING, f"other users can read it; run `chmod 600 {tls.private_key}`"
     return "belongs to the certificate"
 
 
