@@ -56,6 +56,7 @@ HELP = {
         ["BUNDLE", "--host", "--port", "--tokens", "--client-ca", "--verify", "--release"],
         "xvfl serve clinic.xvfl --port 8080",
     ),
+    "check": (["CONFIG"], "xvfl check bank.toml"),
     "coordinator": (["CONFIG", "--quiet", "--retrain"], "xvfl coordinator coordinator.toml"),
     "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),

@@ -179,7 +179,7 @@ def attacked_service(folder: Path) -> HostileCoordinator:
     """Start an interactive party in this process; its ids are matched."""
     if not (folder / "shop.toml").exists():
         write_files(folder)
-        (folder / "shop.toml").write_text(INTERACTIVE + PARTY)
+        (folder / "shop.toml").write_text(INTERACTIVE + PARTY.replace("PORT", "1"))
         match = PartyMatch(np.arange(ROWS), ROWS, bytes(16), ROWS)
         columns = ["customer", *secret_table().columns]
         alignment = PartyAlignment(match, "folded", TableFingerprint.of(columns[1:], IDS))

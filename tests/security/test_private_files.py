@@ -31,7 +31,9 @@ def test_files_of_others_in_a_state_folder_are_left_alone(tmp_path: Path) -> Non
     for folder in (tmp_path, tmp_path / ".git", tmp_path / "prediction"):
         folder.chmod(0o755)
     tls = SimpleNamespace(private_key=str(tmp_path / "shop.key"))
-    config: Any = SimpleNamespace(state_dir=str(tmp_path), tls=tls, prediction=None)
+    config: Any = SimpleNamespace(
+        state_dir=str(tmp_path), tls=tls, prediction=None, log_format="text"
+    )
     before = os.umask(0o022)
     try:
         for _ in range(2):

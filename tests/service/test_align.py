@@ -30,10 +30,10 @@ from xvfl.matching import (
     party_session,
     session_checks,
 )
-from xvfl.service import log as service_log
 from xvfl.service.align import MAX_INTERRUPTIONS, match_parties
 from xvfl.service.config import MatchingConfig, PartyProcessConfig, load_config
 from xvfl.service.matched_table import SESSIONS, MatchedTable, matching_endpoint
+from xvfl.system import event_log
 from xvfl.system.event_log import read_log
 from xvfl.wire import codec
 from xvfl.wire.in_process import InProcessTransport
@@ -333,7 +333,7 @@ def test_a_party_that_never_replies_does_not_block_matching(tmp_path: Path) -> N
 
 
 def test_long_matching_logs_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_log, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(event_log, "PROGRESS_S", 0.0)
     for module in (session_checks, coordinator_session, party_session):
         monkeypatch.setattr(module, "PART_SIZE", 2)
     config = MatchingConfig(n_threads=1)
