@@ -25,7 +25,7 @@ FAULTS = {4: "kill shop", 8: "cut", 12: "kill main"}
 """By epoch; the faults strike somewhere in the next one."""
 ROUNDING = 1e-3
 """Largest difference by rounding; one lost update changes weights by the learning rate, 0.01."""
-TIMEOUTS = "[timeouts]\nanswer = 10.0\n"
+TIMEOUTS = "[timeouts]\nanswer = 30.0\n"
 COMMANDS = {"main": ("coordinator", "coordinator.toml"), "shop": ("party", "shop.toml")}
 Processes = dict[str, "subprocess.Popen[str]"]
 

@@ -23,7 +23,7 @@ from tests.service.test_service import (
 )
 from xvfl.system.event_log import read_log
 
-TIMEOUTS = "[timeouts]\nanswer = 5.0\n"
+TIMEOUTS = "[timeouts]\nanswer = 30.0\n"
 Launch = Callable[..., "subprocess.Popen[str]"]
 
 
