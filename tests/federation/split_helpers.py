@@ -107,5 +107,4 @@ def begin_run(
     split = SplitFederation(peers, branches * D)
     for line in lines:
         line.request(Begin(1, "run", 0, settings, torch.zeros(0, dtype=torch.int32))).result(30)
-    split.counters.request_id = 1
     return split

@@ -82,7 +82,7 @@ def state(end: Endpoint) -> tuple[Any, ...]:
         plain,
         end.last_update,
         end.step,
-        end._last_request_id,
+        end._order.last,
         sorted(end._sent),
         end.end_reason,
         end._needs_update,

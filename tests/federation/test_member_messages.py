@@ -88,7 +88,6 @@ def split_of(
     text = settings_json(loss, TrainConfig(optimizer="sgd"))
     for line in lines:
         line.request(Begin(1, "run", 0, text, torch.zeros(0, dtype=torch.int32))).result()
-    split.counters.request_id = 1
     return split, lines
 
 

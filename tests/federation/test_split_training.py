@@ -29,7 +29,7 @@ from xvfl.federation.begin_run import begin_run
 from xvfl.federation.endpoint import PartyRun
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.remote_party import RemoteParty
-from xvfl.federation.split import Counters, SplitFederation
+from xvfl.federation.split import SplitFederation
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import score
 from xvfl.wire.messages import Backward, Begin, Complete, Embed, Flush
@@ -107,8 +107,7 @@ class Training:
         """Continue from the checkpoint, with a coordinator that is started again."""
         _, method, rows = make_workers()
         parties = [RemoteParty(*each) for each in zip(NAMES, self.lines, strict=True)]
-        request_id = self.federation.counters.request_id
-        self.federation = SplitFederation(parties, 8, Counters(request_id + 1000))
+        self.federation = SplitFederation(parties, 8)
         terms, step = run_terms(self.train), self.progress["step"]
         begin_run(self.federation, terms, step, self.update, self.events.append)
         self.trainer = Trainer(self.federation, method, rows, self.train)

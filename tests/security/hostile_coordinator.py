@@ -3,10 +3,9 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from xvfl.service.party_service import PartyService
 from xvfl.system.event_log import read_log
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.messages import Begin, Embed, Instruction, Message
+from xvfl.wire.request_ids import next_request_id
 from xvfl.wire.transport import Transport
 
 ROWS, COLUMNS = 600, 10
@@ -99,13 +99,11 @@ class HostileCoordinator:
     log: Callable[[], list[dict[str, Any]]]
     """Return the party's log."""
     pid: int = 0
-    request_id: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     update: int = 0
 
     def send(self, request: Callable[[int], Message]) -> Message:
         """Send a request with the next request id."""
-        self.request_id += 1
-        return self.transport.request(request(self.request_id)).result(300)
+        return self.transport.request(request(next_request_id())).result(300)
 
     def begin(
         self, settings: RunSettings, run: str = "a", training: Tensor | None = None

@@ -267,7 +267,6 @@ def test_a_coordinator_that_starts_again_is_answered(tmp_path: Path) -> None:
             config,
             tmp_path / "c.json",
         )
-    time.sleep(0.1)  # Turns start at the clock's milliseconds; a process takes longer to restart.
     over = {"p0": InProcessTransport(end.hello, end.handle)}
     found = match_parties(over, LABELED, ["y"], config, tmp_path / "c.json")
     assert found.matches["p0"].session == load_party_alignment(tmp_path / "p0.json").match.session

@@ -355,7 +355,7 @@ def receiver(
     transport: Any = Offers(offer)
     config = dataclasses.replace(made.config, timeouts=TimeoutConfig(join=60, upload=upload))
     party, match = RemoteParty("bank", transport), alignment.matches["bank"]
-    return UploadReceiver(party, match, iter(range(1, 10**6)), config, log)
+    return UploadReceiver(party, match, config, log)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from xvfl.config import TrainConfig
 from xvfl.federation.endpoint import Endpoint
 from xvfl.training.loop import Trainer
 from xvfl.wire.messages import End
+from xvfl.wire.request_ids import next_request_id
 from xvfl.wire.transport import Transport
 
 STEPS, METHOD, RECONSTRUCTION = 60, "xvfl+", 0.7
@@ -68,7 +69,7 @@ def run(lines: Mapping[str, Transport], props: Mapping[str, Any]) -> None:
         pass
     split.flush()
     for line in lines.values():
-        line.request(End(split.counters.request_id + 1, "finished")).result(300)
+        line.request(End(next_request_id(), "finished")).result(300)
     save_file(copy_weights(method.heads), Path(props["folder"]) / "heads.safetensors")
 
 

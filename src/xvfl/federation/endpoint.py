@@ -133,7 +133,7 @@ class Endpoint(RequestEndpoint):
             Backward: self._backward,
             Flush: self._flush,
         }
-        super().__init__(hello, log_event, {**training, **replies}, NO_REQUEST, (Begin,))
+        super().__init__(hello, log_event, {**training, **replies}, NO_REQUEST)
         self._start_run, self._store = start_run, store
         self.run = ""
         self.step = 0

@@ -18,6 +18,7 @@ from xvfl.errors import PartyError, WireError, XVFLError
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import ErrorReply, Hello, Message, OpenPrediction, PredictionOpened
+from xvfl.wire.request_ids import next_request_id
 
 Reply = TypeVar("Reply")
 POLL_S = 0.05
@@ -103,7 +104,6 @@ class PartyPool:
         self.parties = [PooledParty(each) for each in parties]
         self._runs, self._prepare, self._log_event = runs, prepare, log_event
         self._patience = patience
-        self._request_id, self._lock = 0, threading.Lock()
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._keep_open, args=(each,), name=each.name, daemon=True)
@@ -146,12 +146,6 @@ class PartyPool:
                 self._leave_out(party, NO_ANSWER)
         except PartyError:
             self._leave_out(party, DISCONNECTED)
-
-    def next_request_id(self) -> int:
-        """Return a request id above all earlier ones, also those before a restart."""
-        with self._lock:
-            self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
-            return self._request_id
 
     def request(
         self, requests: Mapping[int, Message], reply_type: type[Reply], deadline: float
@@ -248,7 +242,7 @@ class PartyPool:
 
     def _open(self, party: PooledParty, hello: Hello) -> None:
         self._prepare(party.name, hello)
-        message = OpenPrediction(self.next_request_id(), self._runs[party.name])
+        message = OpenPrediction(next_request_id(), self._runs[party.name])
         reply = party.remote.transport.request(message).result(OPEN_TIMEOUT_S)
         if isinstance(reply, ErrorReply):
             raise WireError(f"it rejected the request: {reply.text}")

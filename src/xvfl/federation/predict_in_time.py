@@ -22,6 +22,7 @@ from xvfl.methods.base import Method, Mode, View
 from xvfl.methods.pooling import prediction_views, without_completion
 from xvfl.primitives.rows import FULL, Rows
 from xvfl.wire.messages import Complete, Completed, EmbedRows, RowEmbeddings
+from xvfl.wire.request_ids import next_request_id
 
 EMBED_SHARE, COMPLETE_SHARE = 0.55, 0.6
 """Shares of the remaining time after which an exchange ends."""
@@ -108,7 +109,7 @@ def embed_in_time(
     """
     width, now = max(widths), time.monotonic()
     asked = pool.available(until=now + LATE_SHARE * (deadline - now))
-    tensor_id, now = pool.next_request_id(), time.monotonic()
+    tensor_id, now = next_request_id(), time.monotonic()
     requests = {i: EmbedRows(tensor_id, caller, tuple(views), handles[:, i].int()) for i in asked}
     replies = pool.request(requests, RowEmbeddings, now + EMBED_SHARE * (deadline - now))
     answers = {}
@@ -185,7 +186,7 @@ class _TimelyParties:
         """
         full, places = self.batch.rows.full, self.batch.places
         cues = join_members(cues, self.members)
-        request_id, now = self.pool.next_request_id(), time.monotonic()
+        request_id, now = next_request_id(), time.monotonic()
         replaced = torch.zeros(len(cues), dtype=torch.bool)
         missing = [n for n in range(len(places)) if not bool(full[:, n].all())]
         sent = cues.masked_fill(full.unsqueeze(2), 0.0)

@@ -14,6 +14,7 @@ from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.limited_log import LimitedLog, LogEvent
 from xvfl.wire.messages import Done, End, ErrorReply, Hello, Message
+from xvfl.wire.request_ids import RequestOrder
 
 COMPUTE_LOCK = threading.Lock()
 """Torch has one global random stream per process: parties in one process take turns to compute."""
@@ -35,8 +36,6 @@ class RequestEndpoint:
         Reply to requests; `End` needs none.
     refusal
         Why other requests are rejected.
-    restarts
-        Requests whose id may be any: another process of the coordinator may send them.
     """
 
     def __init__(
@@ -45,17 +44,16 @@ class RequestEndpoint:
         log_event: LogEvent,
         replies: Replies,
         refusal: str,
-        restarts: tuple[type[Any], ...] = (),
     ) -> None:
         self.hello, self._log_event = hello, log_event
-        self._replies, self._refusal, self._restarts = replies, refusal, restarts
+        self._replies, self._refusal = replies, refusal
         self.end_reason: str | None = None
         """Why the coordinator ended the run; None while it has not."""
         self.n_rejected = 0
         """Requests rejected so far."""
         self._lock = threading.Lock()
         self._last: tuple[bytes, bytes] = (b"", b"")
-        self._last_request_id = 0
+        self._order = RequestOrder()
         # A coordinator can repeat wrong requests at will.
         self._log_problem = LimitedLog(log_event)
 
@@ -81,17 +79,14 @@ class RequestEndpoint:
                 # The message may contain the party's data: send the type of the error alone.
                 text = f"internal error {type(error).__name__} at this party; see the party's log"
                 return self._reject(frame, error, text)
-            self._last, self._last_request_id = (frame, reply), message.request_id
+            self._last = frame, reply
+            self._order.accept(message.request_id)
             return reply
 
     def _dispatch(self, message: Message) -> Message:
         """Carry out a request and return the reply."""
         kind = type(message)
-        if kind not in self._restarts and message.request_id <= self._last_request_id:
-            raise WireError(
-                f"{kind.__name__}: expected a request id above {self._last_request_id}, got "
-                f"{message.request_id}: stale or replayed"
-            )
+        self._order.check(message.request_id)
         if isinstance(message, End):
             self.end_reason = message.reason
             return Done(message.request_id, 0)

@@ -37,6 +37,7 @@ from xvfl.wire.messages import (
     Gradient,
     Instruction,
 )
+from xvfl.wire.request_ids import next_request_id
 
 T = TypeVar("T")
 
@@ -55,9 +56,8 @@ class _RemoteCall:
 
 @dataclass
 class Counters:
-    """The last request id and the number of the last weight update."""
+    """The number of the last weight update."""
 
-    request_id: int = 0
     update: int = 0
 
 
@@ -97,7 +97,7 @@ class SplitFederation:
         """Embed a batch at every party, in each view; `needed` is ignored. (M·B, k, v, d)"""
         assert rows.runs == self.members
         rows = rows.first_run()
-        request_id, handles = self.next_request_id(), rows.handles.cpu().int()
+        request_id, handles = next_request_id(), rows.handles.cpu().int()
         step, names = int(rows.step), tuple(views)
         requests = []
         for i, party in enumerate(self.parties):
@@ -123,7 +123,7 @@ class SplitFederation:
         """Embed the last batch, completed from each party's cue. (M·B, k, d)"""
         cues = join_members(cues, self.members)
         # The mask depends on the rows alone: it is the same for every member.
-        replaced, request_id = replace_observed[: len(cues)], self.next_request_id()
+        replaced, request_id = replace_observed[: len(cues)], next_request_id()
         embedded = next(call for call in reversed(self._calls) if call.cues is None)
         requests = [
             Complete(request_id, embedded.tensor_id, cues[:, i].detach(), replaced)
@@ -161,7 +161,7 @@ class SplitFederation:
                 for i in range(len(self.parties))
             ]
             if call.cues is not None and call.cues.requires_grad:
-                request_id = self.next_request_id()
+                request_id = next_request_id()
                 requests = [Backward(request_id, each) for each in gradients]
                 cue_gradients = self._request_rows(requests, CueGradient, "cue gradient", call.cues)
                 torch.autograd.backward(call.cues, cue_gradients, retain_graph=True)
@@ -181,7 +181,7 @@ class SplitFederation:
 
     def flush(self, save: int = -1) -> None:
         """Send pending gradients and updates; with `save`, parties save a checkpoint."""
-        request_id = self.next_request_id()
+        request_id = next_request_id()
         pending = [party.take_pending() for party in self.parties]
         requests = [Flush(request_id, *each, save) for each in pending]
         request_all(self.parties, requests, Done)
@@ -210,9 +210,4 @@ class SplitFederation:
         for party in self.parties:
             party.take_pending()
         self.counters.update = update
-        return self.next_request_id()
-
-    def next_request_id(self) -> int:
-        """Return a new request id."""
-        self.counters.request_id += 1
-        return self.counters.request_id
+        return next_request_id()

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from xvfl.system.event_log import (
     ProgressLog,
 )
 from xvfl.wire.messages import Done, End, Hello, Match, Matched, Message
+from xvfl.wire.request_ids import next_request_id
 from xvfl.wire.transport import Transport
 
 REPLY_TIMEOUT_S, POLL_S = 300.0, 0.05
@@ -47,9 +48,9 @@ def _request(party: RemoteParty, message: Message, reply_type: type[Reply]) -> R
     return reply
 
 
-def _exchange(party: RemoteParty, request_ids: Iterator[int], body: bytes) -> bytes:
+def _exchange(party: RemoteParty, body: bytes) -> bytes:
     """Send a request of the protocol and return the reply."""
-    return _request(party, Match(next(request_ids), body), Matched).body
+    return _request(party, Match(next_request_id(), body), Matched).body
 
 
 def match_parties(
@@ -84,8 +85,6 @@ def match_parties(
 
     """
     alignment = existing_alignment(path, ids, columns, config.rule)
-    # Initialize the counter from the clock so that it increases across restarts.
-    request_ids = count(time.time_ns() // 1_000_000)
     for name, transport in transports.items():
         party = RemoteParty(name, transport, REPLY_TIMEOUT_S)
         match, interruptions = None, count(1)
@@ -95,7 +94,7 @@ def match_parties(
             session = CoordinatorSession(ids, config.rule, config.n_threads or None, config.max_ids)
             progress = ProgressLog(log, {"event": MATCHING_PROGRESS, "party": name})
             try:
-                match = session.match(partial(_exchange, party, request_ids), progress)
+                match = session.match(partial(_exchange, party), progress)
             except (MatchingError, PartyError) as error:
                 # A restarted party does not know the session: match again from the start.
                 hello = transport.hello()
@@ -107,7 +106,7 @@ def match_parties(
         alignment = replace(alignment, matches={**alignment.matches, name: match})
         alignment.save(path)
         if end:
-            _request(party, End(next(request_ids), MATCHED), Done)
+            _request(party, End(next_request_id(), MATCHED), Done)
         rows = int((match.handles >= 0).sum())
         log({"event": MATCHED, "party": name, "rows": rows, "party_ids": match.party_ids})
     return alignment

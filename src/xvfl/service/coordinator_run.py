@@ -19,7 +19,7 @@ from xvfl.errors import ConfigError, PartyError, RunError
 from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.remote_party import RemoteParty
 from xvfl.federation.run_settings import RunSettings
-from xvfl.federation.split import Counters, SplitFederation
+from xvfl.federation.split import SplitFederation
 from xvfl.methods import Method, method_spec, protect_labels
 from xvfl.methods.build import build_method
 from xvfl.model.dashboard.curves import curves
@@ -106,9 +106,7 @@ class CoordinatorRun:
                 "choose another `state_dir`"
             )
         width = net.embedding_dim * method_spec(loss.method).branches
-        # From the clock, so that the numbers increase across restarts.
-        counters = Counters(request_id=time.time_ns() // 1_000_000)
-        self.federation = SplitFederation(parties, width, counters, net.members)
+        self.federation = SplitFederation(parties, width, members=net.members)
         self._levels = {name: saved.pop(f"row_status/{name}") for name in names if saved}
         self._begin(about)
         rows, (training, validation, test) = labeled.rows(self._levels, train.class_weight)
@@ -224,11 +222,11 @@ class CoordinatorRun:
         heads.release(store, config.release_to)
         for party in federation.parties:
             if party.name in store.pending(config.release_to):
-                send_release(store, party, federation.next_request_id(), self.log)
+                send_release(store, party, self.log)
         self.folder.write_json(EVALUATION, evaluation.to_dict())
         heads.save(self.folder, self._image, config.train.random_state, {"step": step})
         for party in federation.parties:
-            end_party(party, federation.next_request_id())
+            end_party(party)
         uninformed = tuple(store.pending(config.release_to))
         self._finished = True
         self.log({"event": FINISHED, "step": step, "uninformed": uninformed})

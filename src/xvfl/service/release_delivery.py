@@ -20,6 +20,7 @@ from xvfl.service.trained_heads import load_trained_heads
 from xvfl.service.uploads.withdrawals import head_problems
 from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.wire.messages import Done, End, Release
+from xvfl.wire.request_ids import next_request_id
 
 POLL_S = 0.1
 
@@ -64,12 +65,10 @@ def use_previous_head(config: CoordinatorConfig, anyway: bool = False) -> RunDir
     return head
 
 
-def send_release(
-    store: ReleaseStore, party: RemoteParty, request_id: int, log: LogFunction
-) -> bool:
+def send_release(store: ReleaseStore, party: RemoteParty, log: LogFunction) -> bool:
     """Send a party its newest release; return whether the party has confirmed it."""
     number, message = store.records()[party.name].number, store.load(party.name)
-    request = Release(request_id, message.manifest, message.tensors, message.signature)
+    request = Release(next_request_id(), message.manifest, message.tensors, message.signature)
     try:
         request_all([party], [request], Done)
     except (PartyError, ValueError) as error:
@@ -135,8 +134,6 @@ def deliver_releases(
 
     Parties that have received theirs are removed from `remote`.
     """
-    # Initialize the counter from the clock so that it increases across restarts.
-    request_id = time.time_ns() // 1_000_000
     rejected: set[str] = set()
     while remote and time.monotonic() < deadline and not stop.is_set():
         for name, party in list(remote.items()):
@@ -144,9 +141,8 @@ def deliver_releases(
             if hello is None or hello.instance_id in rejected:
                 continue
             party.instance_id = hello.instance_id
-            request_id += 2
-            if send_release(store, party, request_id, log):
-                end_party(party, request_id + 1)
+            if send_release(store, party, log):
+                end_party(party)
                 del remote[name]
             elif not party.restarted():
                 # It would reject the release again; wait until its operator restarts it.
@@ -154,10 +150,10 @@ def deliver_releases(
         stop.wait(POLL_S if remote else 0)
 
 
-def end_party(party: RemoteParty, request_id: int) -> None:
+def end_party(party: RemoteParty) -> None:
     """Tell a party that nothing follows, so that its process exits."""
     with suppress(PartyError):
-        request_all([party], [End(request_id, FINISHED)], Done)
+        request_all([party], [End(next_request_id(), FINISHED)], Done)
 
 
 def _install_at_local_party(

@@ -27,6 +27,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.prediction.row_answers import absence_notes, prior_answer, to_json
 from xvfl.system.event_log import LogFunction
 from xvfl.wire.messages import Assist, Assistance, ErrorReply, Message, RowAnswer
+from xvfl.wire.request_ids import next_request_id
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.micro_batches import Answers
 from xvfl_serve.row_report import REFUSED_MODE
@@ -85,7 +86,6 @@ class AssistedPredictor:
         texts = normalize_ids(source_ids(self._source), rule, "prediction.table")
         self._row, self.n_ids = {text: row for row, text in enumerate(texts)}, len(texts)
         self._opened: _Opened | None = None
-        self._request_id = 0
 
     def find_row(self, each: str) -> int:
         """Return the row of an id; reject an id that is not in the prediction table."""
@@ -168,9 +168,8 @@ class AssistedPredictor:
         no_help, seconds = Assistance(0, torch.zeros(0), (), ()), deadline - time.monotonic()
         if not handles:
             return no_help
-        self._request_id = max(self._request_id + 1, time.time_ns() // 1_000_000)
         rows = torch.tensor(handles, dtype=torch.int32)
-        message = Assist(self._request_id, caller, ASSIST_SHARE * seconds, rows)
+        message = Assist(next_request_id(), caller, ASSIST_SHARE * seconds, rows)
         try:
             reply = self._call(message, seconds)
             if not isinstance(reply, ErrorReply):

@@ -131,7 +131,7 @@ class CoordinatorPredictor:
         """Deliver the release that waits for a party; match ids if it has not done so."""
         if self.pool is not None and self._releases.pending([name]):
             party = RemoteParty(name, self._transports[name])
-            send_release(self._releases, party, self.pool.next_request_id(), self._log)
+            send_release(self._releases, party, self._log)
         with self._matching:
             match = self._alignment.matches.get(name)
             known = match is not None and hello.session == match.session.hex()

@@ -6,7 +6,7 @@ again, also after a restart of either side.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from threading import Event
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from xvfl.wire.messages import (
     UploadOffer,
     UploadStored,
 )
+from xvfl.wire.request_ids import next_request_id
 
 FIRST_POLL_S, MAX_POLL_S = 0.2, 1.0
 Reply = TypeVar("Reply", Done, UploadOffer, UploadChunk)
@@ -49,13 +50,12 @@ class UploadReceiver:
         self,
         party: RemoteParty,
         match: CoordinatorMatch,
-        request_ids: Iterator[int],
         config: CoordinatorConfig,
         log: LogFunction,
     ) -> None:
         folder = RunDir(config.state_dir)
         self._party, self._folder, self._log, self._match = party, folder, log, match
-        self._request_ids, self._config, self._timeouts = request_ids, config, config.timeouts
+        self._config, self._timeouts = config, config.timeouts
         self._percent, self._deadline, self._until = -1, math.inf, math.inf
         self.progress, self.problem = 0.0, ""
         """Finished share of the training of the party's encoder; why the run waits."""
@@ -166,7 +166,7 @@ class UploadReceiver:
     def _request(
         self, reply_type: type[Reply], kind: Callable[..., Message], *fields: object
     ) -> Reply:
-        message = kind(next(self._request_ids), *fields)
+        message = kind(next_request_id(), *fields)
         (reply,) = request_all([self._party], [message], reply_type)
         return reply
 

@@ -143,9 +143,7 @@ class UploadPartyService:
             AskChunk: self.chunk,
             UploadStored: self._set_stored,
         }
-        self.endpoint = RequestEndpoint(
-            self.table.hello(), log, replies, ONLY_UPLOADS, restarts=(Match, Release)
-        )
+        self.endpoint = RequestEndpoint(self.table.hello(), log, replies, ONLY_UPLOADS)
         self._upload: Upload | None = None
         self.manifest: UploadManifest | None = None
         """That of the upload; None before it can be sent."""

@@ -1,6 +1,5 @@
 """A run of the coordinator on uploads: receive them, then train and evaluate without parties."""
 
-import itertools
 import json
 import math
 import secrets
@@ -97,11 +96,9 @@ class UploadRun:
                 f"{folder.path}: the head is trained already; predict with --serve, train another "
                 "head on the stored uploads with --retrain, or choose another `state_dir`"
             )
-        # From the clock, so that the numbers increase across restarts.
-        self._request_ids = itertools.count(time.time_ns() // 1_000)
         matches = matched.alignment.matches
         self._receivers = {
-            name: UploadReceiver(party, matches[name], self._request_ids, config, log)
+            name: UploadReceiver(party, matches[name], config, log)
             for name, party in self._parties.items()
         }
         self._state: dict[str, Any] = {}
@@ -291,7 +288,7 @@ class UploadRun:
         deliver_releases(waiting, self._releases, deadline, stop, self._log)
         for name, party in self._parties.items():
             if name not in self._config.release_to and party.transport.hello() is not None:
-                end_party(party, next(self._request_ids))
+                end_party(party)
         self._outcome = replace(outcome, uninformed=tuple(waiting))
         return self._outcome
 
