@@ -25,6 +25,7 @@ import grpc
 import torch
 
 from xvfl.certs import PeerVerifier, create_authority
+from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.federation.begin_run import RunTerms, begin_run
 from xvfl.federation.endpoint import Endpoint, PartyRun
@@ -58,6 +59,11 @@ def tls(folder: Path, name: str) -> Tls:
     return Tls(str(folder / "ca.crt"), str(folder / f"{name}.crt"), str(folder / f"{name}.key"))
 
 
+def server_credentials(folder: Path) -> grpc.ServerCredentials:
+    """Return the credentials of the coordinator."""
+    return LoadedTls(tls(folder, "coordinator")).server_credentials()
+
+
 class Nowhere:
     """A checkpoint store that stores nothing."""
 
@@ -78,7 +84,13 @@ def serve(name: str, port: int, folder: Path, rows: int) -> None:
         hello = Hello(0, name, False, len(worker.table), "", "")
         end = Endpoint(hello, lambda s, t: PartyRun(worker, row_status), Nowhere())  # type: ignore[arg-type]
         over = lambda: end.end_reason is not None  # noqa: E731
-        PartyClient(f"localhost:{port}", tls(folder, name), lambda: hello, end.handle, over).run()
+        PartyClient(
+            f"localhost:{port}",
+            tls(folder, name).client_credentials,
+            lambda: hello,
+            end.handle,
+            over,
+        ).run()
 
 
 def timed(steps: Any, count: int) -> float:
@@ -97,7 +109,12 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     train = TrainConfig(epochs=1000, batch_size=rows, device="cpu", patience=0)
     made = stack(train)
     peers = PeerVerifier(folder / "ca.crt", None)
-    listener = CoordinatorServer("localhost:0", tls(folder, "coordinator"), PARTIES, peers.check)
+    listener = CoordinatorServer(
+        "localhost:0",
+        server_credentials(folder),
+        PARTIES,
+        peers.check,
+    )
     spawn = multiprocessing.get_context("spawn")
     running = [
         spawn.Process(target=serve, args=(name, listener.port, folder, rows), daemon=True)
@@ -117,7 +134,7 @@ def over_grpc(folder: Path, rows: int, count: int) -> tuple[float, float, float]
     seconds = timed(steps, count)
     after = sum(sum(line.traffic()) for line in lines)
     for party in federation.parties:
-        end_party(party, federation.next_request_id())
+        end_party(party)
     for each in running:
         each.join(30)
     listener.close()
@@ -163,9 +180,7 @@ async def _raw(
     server = grpc.aio.server(options=channel_options())
     handler = grpc.stream_stream_rpc_method_handler(join)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Raw", {"Go": handler}),))
-    started.set_result(
-        server.add_secure_port("localhost:0", tls(folder, "coordinator").server_credentials())
-    )
+    started.set_result(server.add_secure_port("localhost:0", server_credentials(folder)))
     await server.start()
     await ready.wait()
     body, times = bytes(payload), []

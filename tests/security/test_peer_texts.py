@@ -93,7 +93,7 @@ def test_a_party_writes_no_line_of_the_coordinator_by_its_id(tmp_path: Path) -> 
         hello = Hello(0, HOSTILE, False, N_ROWS, "", "")
         client = PartyClient(
             f"localhost:{address.rpartition(':')[2]}",
-            tls_files(tmp_path / "certs", "shop"),
+            tls_files(tmp_path / "certs", "shop").client_credentials,
             lambda: hello,
             reply_with_error("no"),
             is_over=lambda: main.poll() is not None,

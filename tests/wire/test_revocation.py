@@ -43,7 +43,7 @@ class Party:
         peers = PeerVerifier(folder / "ca.crt", revocation_list, self.events.append)
         self.client = PartyClient(
             address,
-            own,
+            own.client_credentials,
             lambda: HELLO,
             echo,
             lambda: False,

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.wire.transport_helpers import (
     wait_until,
 )
 from xvfl.certs import create_authority
+from xvfl.certs.tls_diagnosis import diagnose_tls
 from xvfl.errors import PartyError, RunError, WireError
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire import codec
@@ -181,8 +183,15 @@ def refused(
     """Dial in, expect to be turned away, and give the line that this side says."""
     address = f"localhost:{listener.port}"
     never = lambda: False  # noqa: E731
+    files = tls_files(own or folder, name)
     dialler = PartyClient(
-        address, tls_files(own or folder, name), lambda: hello, echo, never, reconnect_timeout=120
+        address,
+        files.client_credentials,
+        lambda: hello,
+        echo,
+        never,
+        reconnect_timeout=120,
+        diagnose=partial(diagnose_tls, address, files),
     )
     with pytest.raises((PartyError, Exception)) as caught:
         dialler.run()
@@ -270,7 +279,7 @@ def test_plain_tcp_and_plain_http2_get_nowhere(authority: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        (codec.encode(HELLO)[:2] + b"\x09\0" + codec.encode(HELLO)[4:], "protocol version 3"),
+        (codec.encode(HELLO)[:2] + b"\x09\0" + codec.encode(HELLO)[4:], "protocol version 4"),
         (codec.encode(Done(1, 1)), "expected Challenge first"),
         (b"nonsense", "or more, got 8"),
         (bytes(2**21), "larger than max|Received message larger"),
@@ -310,7 +319,11 @@ def answer_with(folder: Path, listener: CoordinatorServer, reply: bytes) -> str:
     never = lambda: False  # noqa: E731
     address = f"localhost:{listener.port}"
     dialler = PartyClient(
-        address, tls_files(folder, "p0"), lambda: HELLO, lambda frame: reply, never
+        address,
+        tls_files(folder, "p0").client_credentials,
+        lambda: HELLO,
+        lambda frame: reply,
+        never,
     )
     with pytest.raises(PartyError) as caught:
         dialler.run()

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from xvfl.certs import PeerVerifier, create_authority
+from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.certs.proof import proof_checker, prover
 from xvfl.federation.endpoint import Endpoint
 from xvfl.wire.client import PartyClient
@@ -43,9 +44,10 @@ def run_server(
     folder: Path, names: Sequence[str], address: str = "localhost:0", **more: object
 ) -> Iterator[CoordinatorServer]:
     """Run a coordinator's server on loopback."""
-    peers, own = PeerVerifier(folder / "ca.crt", folder / "ca.crl"), tls_files(folder, COORDINATOR)
+    peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
+    own = LoadedTls(tls_files(folder, COORDINATOR))
     options: dict[str, Any] = {"identify": peers.check, "prove": prover(own), **more}
-    server = CoordinatorServer(address, own, names, **options)
+    server = CoordinatorServer(address, own.server_credentials(), names, **options)
     try:
         yield server
     finally:
@@ -60,19 +62,25 @@ def close(server: CoordinatorServer, name: str) -> None:
 
 @contextmanager
 def run_client(
-    folder: Path, name: str, port: int, hello: Hello, handle: Callable[[bytes], bytes]
+    folder: Path,
+    name: str,
+    port: int,
+    hello: Hello,
+    handle: Callable[[bytes], bytes],
+    **more: Any,
 ) -> Iterator[PartyClient]:
     """Run a party's client in a thread."""
     address, own = f"localhost:{port}", tls_files(folder, name)
     peers = PeerVerifier(folder / "ca.crt", folder / "ca.crl")
     client = PartyClient(
         address,
-        own,
+        own.client_credentials,
         lambda: hello,
         handle,
         is_over=lambda: False,
         reconnect_timeout=60,
         check_proof=proof_checker(own, address, peers),
+        **more,
     )
     thread = threading.Thread(target=client.run, daemon=True)
     thread.start()

@@ -1,28 +1,30 @@
-"""Identify a peer by its certificate; check its dates and the revocation list.
+"""Identify a peer by its certificate; check its dates and the revocation lists.
 
-TLS checks signature, dates and purpose when a peer connects. gRPC does not read revocation lists,
+TLS checks signatures, dates and purposes when a peer connects. gRPC does not read revocation lists,
 and does not notice that the certificate of a connected peer expires, so this module checks both.
+A certificate comes in PEM, followed by those of intermediate authorities, if there are any.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from xvfl.certs import pem_files
+from xvfl.certs.chain import check_dates, common_name, find_chain, parse_certificates
 from xvfl.errors import CertificateError, RunError, WireError
 from xvfl.system.printable import one_line
 from xvfl.wire.texts import PLAIN_NAME
 
 GRACE_S = 300.0
-"""Seconds that the last revocation list stays in force while the file cannot be read."""
+"""Seconds that the last files stay in force while one of them cannot be read."""
+LIST_END = b"-----END X509 CRL-----"
 
 
 def peer_name(certificate_pem: bytes) -> str:
@@ -31,9 +33,9 @@ def peer_name(certificate_pem: bytes) -> str:
 
 
 class PeerVerifier:
-    """Verifies the certificates of peers; reads the revocation list again when it changes.
+    """Verifies the certificates of peers; reads authorities and lists again when they change.
 
-    While the list cannot be read, the last one stays in force for `grace` seconds; after that no
+    While a file cannot be read, the last contents stay in force for `grace` seconds; after that no
     peer is accepted. Callable from any thread.
     """
 
@@ -44,61 +46,79 @@ class PeerVerifier:
         log_event: Callable[[dict[str, Any]], None] = lambda event: None,
         grace: float = GRACE_S,
     ) -> None:
-        """Read both files; raise if one of them cannot be used."""
-        parse = x509.load_pem_x509_certificate
-        self._authority = pem_files.read(Path(authority), parse, "a certificate")
+        """Read the files; raise if one of them cannot be used.
+
+        Each may hold several authorities, and the lists of several.
+        """
+        self._authority = Path(authority)
         self._path = None if revocation_list is None else Path(revocation_list)
         self._log_event, self._grace = log_event, grace
-        self._read_version: tuple[int, int, int] | None = None
-        self._revoked: frozenset[int] = frozenset()
+        self._read_version: tuple[Any, ...] = ()
+        self._authorities: Sequence[x509.Certificate] = ()
+        self._lists: Sequence[x509.CertificateRevocationList] = ()
         self._unreadable_since: float | None = None
         self._lock = threading.Lock()
-        if self._path is not None:
-            self._read_again(self._path)
+        self._read_again()
 
     def check(self, certificate_pem: bytes) -> str:
         """Return the peer's name; raise if its certificate is not trusted (any more)."""
-        certificate = parse_certificate(certificate_pem)
-        name = _name(certificate)
-        self.check_trusted(certificate, repr(name))
+        name = peer_name(certificate_pem)
+        self.check_trusted(certificate_pem, repr(name))
         return name
 
-    def check_trusted(self, certificate: x509.Certificate, owner: str) -> None:
+    def check_trusted(self, certificate_pem: bytes, owner: str) -> None:
         """Raise if a certificate is expired, revoked or of another authority.
 
         `owner` is for the error.
         """
-        try:
-            certificate.verify_directly_issued_by(self._authority)
-        except (ValueError, TypeError, InvalidSignature) as error:
-            raise CertificateError(
-                f"{owner}: its certificate is not signed by the authority in `ca_certificate`; "
-                "request one from that authority"
-            ) from error
-        if certificate.not_valid_after_utc < datetime.now(UTC):
-            raise CertificateError(
-                f"{owner}: its certificate expired at {certificate.not_valid_after_utc:%F %T} UTC; "
-                "request a new one"
-            )
-        if self.is_revoked(certificate):
-            raise CertificateError(
-                f"{owner}: its certificate {certificate.serial_number:x} is revoked; "
-                "request a new one"
-            )
-
-    def is_revoked(self, certificate: x509.Certificate) -> bool:
-        """Return whether a certificate is in the revocation list."""
         with self._lock:
             self._refresh()
-            return certificate.serial_number in self._revoked
+            authorities = self._authorities
+        certificates = parse_certificates(certificate_pem)
+        try:
+            chain = find_chain(certificates, authorities)
+        except CertificateError as error:
+            raise CertificateError(
+                f"{owner}: its certificate is not signed by the authority in `ca_certificate`, nor "
+                "by an intermediate authority that it names; request one from that authority, and "
+                "append the certificates of intermediate authorities to the file"
+            ) from error
+        if chain[0].not_valid_after_utc < datetime.now(UTC):
+            raise CertificateError(
+                f"{owner}: its certificate expired at {chain[0].not_valid_after_utc:%F %T} UTC; "
+                "request a new one"
+            )
+        check_dates(chain)
+        if (revoked := self._revoked(chain)) is not None:
+            raise CertificateError(
+                f"{owner}: its certificate {revoked.serial_number:x} is revoked; request a new one"
+                if revoked == chain[0]
+                else f"{owner}: the authority {common_name(revoked)!r} is revoked; request a "
+                "certificate from another one"
+            )
+
+    def is_revoked(self, certificate_pem: bytes) -> bool:
+        """Return whether a certificate, or one that issued it, is in a revocation list."""
+        with self._lock:
+            self._refresh()
+        return self._revoked(parse_certificates(certificate_pem)) is not None
+
+    def _revoked(self, chain: Sequence[x509.Certificate]) -> x509.Certificate | None:
+        """Return the first certificate of a chain that a list of its issuer names."""
+        issuers = (*self._authorities, *chain)
+        for certificate in chain:
+            for each in self._lists:
+                found = each.get_revoked_certificate_by_serial_number(certificate.serial_number)
+                named = found is not None and each.issuer == certificate.issuer
+                if named and any(_is_signed(each, issuer) for issuer in issuers):
+                    return certificate
+        return None
 
     def _refresh(self) -> None:
-        """Read the list if it has changed; tolerate for a while that this fails."""
-        if self._path is None:
-            return
+        """Read the files if they have changed; tolerate for a while that this fails."""
         now = time.monotonic()
         try:
-            self._read_again(self._path)
+            self._read_again()
         except CertificateError as error:
             if self._unreadable_since is None:
                 self._unreadable_since = now
@@ -118,30 +138,57 @@ class PeerVerifier:
             self._unreadable_since = None
             self._log_event({"event": "revocation_list_readable"})
 
-    def _read_again(self, path: Path) -> None:
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise CertificateError(
-                f"{path}: expected a revocation list, but it cannot be read ({error.strerror})"
-            ) from error
-        version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    def _read_again(self) -> None:
+        version: tuple[int, ...] = _version(self._authority, "a certificate")
+        if self._path is not None:
+            version += _version(self._path, "a revocation list")
         if version != self._read_version:
-            self._revoked = self._read(path)
-            self._read_version = version
-
-    def _read(self, path: Path) -> frozenset[int]:
-        crl = pem_files.read(path, x509.load_pem_x509_crl, "a revocation list")
-        public = self._authority.public_key()
-        assert isinstance(
-            public, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey, ed25519.Ed25519PublicKey)
-        )
-        if crl.issuer != self._authority.subject or not crl.is_signature_valid(public):
-            raise CertificateError(
-                f"{path}: not signed by the authority in `ca_certificate`; "
-                "use that authority's list"
+            authorities = pem_files.read(
+                self._authority, x509.load_pem_x509_certificates, "a certificate"
             )
-        return frozenset(each.serial_number for each in crl)
+            if self._path is not None:
+                self._lists = _read_lists(self._path, authorities)
+            self._authorities, self._read_version = authorities, version
+
+
+def _version(path: Path, what: str) -> tuple[int, int, int]:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise CertificateError(
+            f"{path}: expected {what}, but it cannot be read ({error.strerror})"
+        ) from error
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _read_lists(
+    path: Path, authorities: Sequence[x509.Certificate]
+) -> list[x509.CertificateRevocationList]:
+    """Read revocation lists; at least one is of a trusted authority, and none is forged.
+
+    Those of intermediate authorities are verified when a peer presents the authority's certificate.
+    """
+    lists = pem_files.read(path, _parse_lists, "a revocation list")
+    names = {each.subject for each in authorities}
+    trusted = [each for each in lists if any(_is_signed(each, by) for by in authorities)]
+    if not trusted or any(each.issuer in names and each not in trusted for each in lists):
+        raise CertificateError(
+            f"{path}: not signed by the authority in `ca_certificate`; use that authority's list"
+        )
+    return lists
+
+
+def _parse_lists(data: bytes) -> list[x509.CertificateRevocationList]:
+    parts = data.split(LIST_END)
+    return [x509.load_pem_x509_crl(part + LIST_END) for part in parts[: max(len(parts) - 1, 1)]]
+
+
+def _is_signed(found: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    public = authority.public_key()
+    assert isinstance(
+        public, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey, ed25519.Ed25519PublicKey)
+    )
+    return found.issuer == authority.subject and found.is_signature_valid(public)
 
 
 def parse_certificate(certificate_pem: bytes) -> x509.Certificate:

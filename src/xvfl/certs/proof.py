@@ -6,8 +6,10 @@ party's certificate, so that a signature for one party is of no use with another
 """
 
 import ipaddress
+from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
+from typing import Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -17,42 +19,60 @@ from xvfl.certs.peers import PeerVerifier, parse_certificate
 from xvfl.certs.signatures import is_signed, sign
 from xvfl.errors import CertificateError
 from xvfl.wire.messages import Proof
-from xvfl.wire.tls import Tls
 
 CONTEXT = b"xvfl coordinator proof 1"
 
 
-def prover(tls: Tls) -> Callable[[bytes, bytes], tuple[bytes, bytes]]:
+class TlsFiles(Protocol):
+    """Files that may be renewed while they are in use."""
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Return the authorities, the certificate and the private key."""
+        ...
+
+
+def prover(tls: TlsFiles) -> Callable[[bytes, bytes], tuple[bytes, bytes]]:
     """Return a function that signs a nonce for a party with the coordinator's key."""
-    _, certificate, key = tls.read()
 
     def prove(nonce: bytes, party: bytes) -> tuple[bytes, bytes]:
+        _, certificate, key = tls.read()
         return certificate, sign(key, _statement(nonce, party))
 
     return prove
 
 
-def proof_checker(tls: Tls, address: str, peers: PeerVerifier) -> Callable[[bytes, Proof], None]:
+def proof_checker(
+    tls: TlsFiles, address: str, peers: PeerVerifier
+) -> Callable[[bytes, Proof], None]:
     """Return a function that checks a coordinator's proof: signature, purpose, host, revocation.
 
     Parameters
     ----------
-    tls : Tls
+    tls : TlsFiles
         The party's files.
     address : str
         HOST:PORT of the coordinator.
     peers : PeerVerifier
         Checks the issuer and the revocation list.
     """
-    own = tls.read()[1]
+    own = deque([tls.read()[1]], maxlen=2)
+    """The party's certificates: the connection may have been opened before a renewal."""
+    checked: Proof | None = None
 
     def check(nonce: bytes, proof: Proof) -> None:
+        nonlocal checked
+        if (current := tls.read()[1]) not in own:
+            own.append(current)
         certificate = check_coordinator(proof.certificate, address, peers)
-        if not is_signed(certificate, proof.signature, _statement(nonce, own)):
+        # The signature of an open connection is checked once.
+        if proof is not checked and not any(
+            is_signed(certificate, proof.signature, _statement(nonce, each)) for each in own
+        ):
             raise CertificateError(
                 "the coordinator's signature does not fit its certificate; "
                 "someone may intercept the connection"
             )
+        checked = proof
 
     return check
 
@@ -60,7 +80,7 @@ def proof_checker(tls: Tls, address: str, peers: PeerVerifier) -> Callable[[byte
 def check_coordinator(pem: bytes, address: str, peers: PeerVerifier) -> x509.Certificate:
     """Return a coordinator's certificate; raise if it is not trusted, or not for its address."""
     certificate, host = parse_certificate(pem), address.rpartition(":")[0].strip("[]")
-    peers.check_trusted(certificate, "the coordinator")
+    peers.check_trusted(pem, "the coordinator")
     if not _is_server(certificate, host):
         raise CertificateError(
             f"the coordinator's certificate is not one of a server at {host!r}; "

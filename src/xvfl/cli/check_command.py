@@ -4,8 +4,8 @@ import os
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
     from xvfl.wire.tls import Tls
 
-WARN_DAYS = 30
-"""Days before the end of a certificate from which on it is to be replaced."""
 WARN_FREE_BYTES = 2**30
 """Free bytes on the disk of a state folder below which a warning is shown."""
 TIMEOUT_S = 10.0
@@ -104,18 +102,17 @@ def _party(config: "PartyProcessConfig") -> Iterator[Found]:
 
 def _certificates(tls: "Tls", revocation_list: str | None) -> Iterator[Found]:
     from xvfl.certs import PeerVerifier, peer_name
-    from xvfl.certs.peers import parse_certificate
+    from xvfl.certs.loaded_tls import ADVICE, WARN_DAYS, days_left, read_chain
 
     def own() -> str | tuple[str, str]:
-        pem = tls.read()[1]
-        name, ends = peer_name(pem), parse_certificate(pem).not_valid_after_utc
-        peers = PeerVerifier(tls.ca_certificate, None)
-        peers.check_trusted(parse_certificate(pem), repr(name))
-        days = (ends - datetime.now(UTC)).days
-        text = f"{name}, {days} days left"
-        if days < WARN_DAYS:
-            return WARNING, f"{text}; request a new one"
-        return text
+        files = tls.read()
+        name = peer_name(files[1])
+        PeerVerifier(tls.ca_certificate, None).check_trusted(files[1], repr(name))
+        certificate, authority = days_left(read_chain(tls, files))
+        text = f"{name}, {certificate} days left, its authority {authority}"
+        advice = [ADVICE["certificate"]] if certificate < WARN_DAYS else []
+        advice += [ADVICE["authority"]] if authority < WARN_DAYS else []
+        return (WARNING, "; ".join((text, *advice))) if advice else text
 
     yield _try("certificate", own)
     yield _try("private_key", lambda: _own_key(tls))
@@ -127,10 +124,8 @@ def _certificates(tls: "Tls", revocation_list: str | None) -> Iterator[Found]:
 
 def _lists(tls: "Tls", revocation_list: str) -> str:
     from xvfl.certs import PeerVerifier
-    from xvfl.certs.peers import parse_certificate
 
-    own = parse_certificate(tls.read()[1])
-    if PeerVerifier(tls.ca_certificate, revocation_list).is_revoked(own):
+    if PeerVerifier(tls.ca_certificate, revocation_list).is_revoked(tls.read()[1]):
         raise RunError("the certificate is revoked; request a new one")
     return "readable, and does not name the certificate"
 
@@ -183,11 +178,12 @@ def _port(option: str, address: str) -> Found:
 def _greet(config: "PartyProcessConfig") -> str | tuple[str, str]:
     """Let the coordinator prove its certificate; nothing else is sent."""
     from xvfl.certs import PeerVerifier
+    from xvfl.certs.clocks import clock_warning
     from xvfl.certs.proof import proof_checker
+    from xvfl.certs.tls_diagnosis import diagnose_tls
     from xvfl.errors import PartyError
     from xvfl.wire.client import NONCE_BYTES, call_coordinator
     from xvfl.wire.messages import Challenge, Proof
-    from xvfl.wire.tls_diagnosis import diagnose_tls
 
     peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list)
     checker = proof_checker(config.tls, config.coordinator, peers)
@@ -201,6 +197,8 @@ def _greet(config: "PartyProcessConfig") -> str | tuple[str, str]:
         return WARNING, text
     if not isinstance(reply, Proof):
         raise RunError(f"{config.coordinator}: {getattr(reply, 'text', reply)}")
+    if warning := clock_warning(reply.time - time.time(), "the coordinator's clock", "this one"):
+        return WARNING, warning
     return f"{config.coordinator} accepts this certificate and has proved its own"
 
 

@@ -59,7 +59,7 @@ def serve_coordinator(
             listening = False
         service.connect({**transports, **_local_party(service)})
         if listening:
-            serve_status(config, service.status, log, stack)
+            serve_status(config, lambda: {**service.status(), **server.status()}, log, stack)
         return service.run(stop)
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from typing import Any
 
 from xvfl.certs import PeerVerifier
+from xvfl.certs.clocks import PeerClocks
+from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.certs.proof import prover
 from xvfl.errors import NotYetError
 from xvfl.federation.upload.manifest import MAX_WIDTH
@@ -45,6 +47,7 @@ def listen(
             raise NotYetError(WRONG_PURPOSE[purpose])
         check_hello(name, hello)
 
+    tls, clocks = LoadedTls(config.tls, log), PeerClocks(log)
     peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
     folder = RunDir(config.state_dir)
 
@@ -59,19 +62,31 @@ def listen(
             return withdraw(folder, config.signing_key, party, message, log)
         return answer(party, message)
 
-    enforce = partial(enforce_terms, folder, peers, log)
-    enforce()
+    def recheck() -> None:
+        tls.read()
+        enforce_terms(folder, peers, log)
+
+    def status() -> dict[str, Any]:
+        return {
+            **tls.status(),
+            "party_clock_ahead_seconds": clocks.ahead,
+            "clock_warning": clocks.warning,
+        }
+
+    recheck()
     server = CoordinatorServer(
         config.listen,
-        config.tls,
+        tls.server_credentials(),
         config.parties,
         identify,
         log,
         check,
-        prover(config.tls),
+        prover(tls),
         _reply_limit(config, purpose),
         answer=reply,
-        on_recheck=enforce,
+        on_recheck=recheck,
+        on_clock=clocks.compare,
+        status=status,
     )
     try:
         yield server

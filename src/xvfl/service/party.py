@@ -4,12 +4,16 @@ With `--serve`, it replies to requests for the rows that are opened for predicti
 """
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 
 from xvfl.certs import PeerVerifier, peer_name
+from xvfl.certs.clocks import PeerClocks
+from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.certs.proof import proof_checker
+from xvfl.certs.tls_diagnosis import diagnose_tls
 from xvfl.errors import ConfigError, PartyError
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.dashboard.state_folder import describe_party
@@ -91,17 +95,25 @@ def connect_party(
     reconnect_timeout: float,
 ) -> PartyClient:
     """Build the client that passes a coordinator's requests to an endpoint."""
+    tls, clocks = LoadedTls(config.tls, log), PeerClocks(log)
     peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
     return PartyClient(
         config.coordinator,
-        config.tls,
+        tls.client_credentials,
         lambda: endpoint.hello,
         endpoint.handle,
         lambda: endpoint.end_reason is not None,
         log,
         config.max_message_bytes,
         reconnect_timeout,
-        proof_checker(config.tls, config.coordinator, peers),
+        proof_checker(tls, config.coordinator, peers),
+        diagnose=partial(diagnose_tls, config.coordinator, config.tls),
+        on_clock=partial(clocks.compare, ""),
+        status=lambda: {
+            **tls.status(),
+            "clock_ahead_seconds": clocks.ahead.get(""),
+            "clock_warning": clocks.warning,
+        },
     )
 
 
@@ -137,5 +149,6 @@ def _status(party: Party, client: PartyClient) -> dict[str, Any]:
         "matched_rows": party.endpoint.hello.rows,
         "requests_rejected": party.endpoint.n_rejected,
         **describe_party(party.inputs.folder.path),
+        **client.status(),
         **party.status(),
     }

@@ -19,7 +19,6 @@ from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
 from xvfl.wire.messages import Challenge, Hello, Message, Proof
 from xvfl.wire.tls import CALL_PATH, PATH, Tls, channel_options
-from xvfl.wire.tls_diagnosis import diagnose_tls
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 """Seconds before a reconnection: doubled each time, up to the maximum."""
@@ -61,7 +60,7 @@ class PartyClient:
     def __init__(
         self,
         address: str,
-        tls: Tls,
+        credentials: Callable[[], grpc.ChannelCredentials],
         hello: Callable[[], Hello],
         handle: Callable[[bytes], bytes],
         is_over: Callable[[], bool],
@@ -70,17 +69,22 @@ class PartyClient:
         reconnect_timeout: float = 3600.0,
         check_proof: CheckProof = lambda nonce, proof: None,
         recheck: float = RECHECK_S,
+        diagnose: Callable[[], str | None] = lambda: None,
+        on_clock: Callable[[float], object] = lambda time: None,
+        status: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         """Reply with `handle` until `is_over`; raise after `reconnect_timeout` s offline.
 
-        `check_proof` is called for a new connection, and every `recheck` seconds after that.
+        `credentials` and `check_proof` are called for a new connection, `check_proof` also every
+        `recheck` seconds after that. `diagnose` returns why TLS failed, `on_clock` receives the
+        coordinator's time, and `status` describes certificates and clocks.
         """
-        self._address, self._tls, self._credentials = address, tls, tls.client_credentials()
+        self._address, self._credentials, self._diagnose = address, credentials, diagnose
         self._hello, self._handle = hello, handle
         self._is_over, self._log_event = is_over, log_event
         self._options = [*channel_options(CHUNK_BYTES), ("grpc.enable_retries", 0)]
         self._max_bytes, self._check_proof, self._recheck = max_bytes, check_proof, recheck
-        self._give_up_s = reconnect_timeout
+        self._give_up_s, self._on_clock, self.status = reconnect_timeout, on_clock, status
         self._stopped = threading.Event()
         self._stop: Callable[[], object] = lambda: None
         self.connected = False
@@ -136,7 +140,7 @@ class PartyClient:
                 break
             why = None
             if not ended.greeted and ended.code == grpc.StatusCode.UNAVAILABLE:
-                why = await asyncio.to_thread(diagnose_tls, self._address, self._tls)
+                why = await asyncio.to_thread(self._diagnose)
             wait = policy.next_wait(ended, why)
             event = {"event": "connection_lost", "reason": why or ended.text}
             self._log_event({**event, "retry_in_s": round(wait, 2)})
@@ -148,7 +152,7 @@ class PartyClient:
         greeted = received = False
         self._problem = ""
         async with grpc.aio.secure_channel(
-            self._address, self._credentials, options=self._options
+            self._address, self._credentials(), options=self._options
         ) as channel:
             call = channel.stream_stream(PATH)()
             checking: asyncio.Task[None] | None = None
@@ -159,6 +163,7 @@ class PartyClient:
                     proof = codec.decode(frame, SMALL_BYTES)
                     if not isinstance(proof, Proof):
                         raise WireError(f"expected Proof first, got {type(proof).__name__}")
+                    self._on_clock(proof.time)
                     await asyncio.to_thread(self._check_proof, nonce, proof)
                     greeted = self.connected = True
                     self._loop, self._channel = asyncio.get_running_loop(), channel

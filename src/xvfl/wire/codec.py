@@ -20,7 +20,7 @@ from xvfl.errors import WireError
 from xvfl.wire.messages import KINDS, Message
 from xvfl.wire.texts import MAX_DOCUMENT_BYTES, TextRule
 
-MAGIC, VERSION = b"XV", 3
+MAGIC, VERSION = b"XV", 4
 HEAD = struct.Struct("<2sHHQI")
 CRC = struct.Struct("<I")
 OVERHEAD = HEAD.size + CRC.size

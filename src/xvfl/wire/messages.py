@@ -6,7 +6,8 @@ Shapes: B rows of the batch, H ≤ B of them held by the party, v views, M membe
 of a member. Texts are of the kinds in `texts`, which say what a receiver accepts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import time
 from typing import Any, get_args
 
 from torch import Tensor
@@ -374,6 +375,8 @@ class Challenge(Numbered):
 
     nonce: bytes
     """32 random bytes."""
+    time: float = field(default_factory=time)
+    """The sender's clock, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -381,9 +384,11 @@ class Proof(Numbered):
     """The coordinator's certificate, which gRPC does not show to the party."""
 
     certificate: bytes
-    """PEM."""
+    """PEM, then those of intermediate authorities."""
     signature: bytes
     """Signature of the nonce and the party's certificate by the key of this certificate."""
+    time: float = field(default_factory=time)
+    """The sender's clock, in seconds since 1970."""
 
 
 Training = Begin | Ready | Embed | Embedded | Complete | Completed | Backward | CueGradient | Flush

@@ -35,10 +35,11 @@ from xvfl.wire.limits import (
     reply_limit,
 )
 from xvfl.wire.messages import Challenge, ErrorReply, Hello, Message, Proof, Withdraw
-from xvfl.wire.tls import CALL_METHOD, METHOD, SERVICE, Tls, channel_options
+from xvfl.wire.tls import CALL_METHOD, METHOD, SERVICE, channel_options
 
 Prove = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """Return the coordinator's certificate and its signature, for a nonce and a party's certificate."""
+Status = Callable[[], dict[str, Any]]
 Answer = Callable[[str, Message], Message]
 """Answer a request of a party, given by its name."""
 DUPLICATE = "another process of this party is already connected; stop one of them"
@@ -62,7 +63,7 @@ class CoordinatorServer:
     def __init__(
         self,
         address: str,
-        tls: Tls,
+        credentials: grpc.ServerCredentials,
         names: Sequence[str],
         identify: Callable[[bytes], str],
         log_event: LogEvent = lambda event: None,
@@ -74,6 +75,8 @@ class CoordinatorServer:
         recheck: float = RECHECK_S,
         answer: Answer = reject_request,
         on_recheck: Callable[[], object] = lambda: None,
+        on_clock: Callable[[str, float], object] = lambda name, time: None,
+        status: Status = dict,
     ) -> None:
         """Start the server.
 
@@ -81,8 +84,8 @@ class CoordinatorServer:
         ----------
         address
             HOST:PORT to listen on.
-        tls
-            Certificate and key files.
+        credentials
+            Certificate and key, and the authorities that are trusted.
         names
             Parties that may connect.
         identify
@@ -105,11 +108,16 @@ class CoordinatorServer:
             Answers a request of a connected party, given by its name; by default none is accepted.
         on_recheck
             Called in a thread with every check of certificates.
+        on_clock
+            Receives the time of each party that connects.
+        status
+            Describes certificates and clocks.
         """
-        self._address, self._credentials = address, tls.server_credentials()
+        self._address, self._credentials = address, credentials
         self._identify, self._check_hello, self._prove = identify, check_hello, prove
         self._log_event, self._recheck = log_event, recheck
         self._hello_timeout, self._answer, self._on_recheck = hello_timeout, answer, on_recheck
+        self._on_clock, self.status = on_clock, status
         self._limited_log = LimitedLog(log_event)
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._handle_exception)
@@ -193,7 +201,7 @@ class CoordinatorServer:
             name = await self._accepted_name(certificate)
             transport = self.transports[name]
             async with asyncio.timeout(self._hello_timeout):
-                hello = await self._greet(stream, certificate)
+                hello = await self._greet(stream, certificate, name)
             if transport.taken_by(hello):
                 self._reject(name, DUPLICATE, peer)
                 await stream.abort(grpc.StatusCode.ALREADY_EXISTS, DUPLICATE)
@@ -278,9 +286,10 @@ class CoordinatorServer:
             )
         return name
 
-    async def _greet(self, stream: Any, certificate: bytes) -> Hello:
+    async def _greet(self, stream: Any, certificate: bytes, name: str) -> Hello:
         """Reply to the party's `Challenge`, then read its `Hello`."""
         challenge = await self._read(stream, Challenge)
+        self._on_clock(name, challenge.time)
         await stream.write(codec.encode(await self._sign(challenge, certificate)))
         hello: Hello = await self._read(stream, Hello)
         return hello
@@ -333,7 +342,9 @@ class UnlistedPartyError(WireError):
 
 
 def _certificate(stream: Any) -> bytes:
-    certificates = stream.auth_context().get("x509_pem_cert", [])
+    """Return the peer's certificate, and those of intermediate authorities that it has sent."""
+    found = stream.auth_context()
+    certificates = found.get("x509_pem_cert_chain") or found.get("x509_pem_cert")
     if not certificates:
         raise WireError("expected a certificate, got none")
     return bytes(certificates[0])

@@ -22,20 +22,16 @@ class Tls:
     """Certificate and key files of the coordinator or of a party."""
 
     ca_certificate: str
-    """Certificate of the certificate authority that both sides trust (PEM)."""
+    """Certificates of the authorities that this side trusts (PEM)."""
     certificate: str
-    """This side's certificate (PEM); its common name is the party's name."""
+    """This side's certificate (PEM), then those of intermediate authorities; its common name is the
+    party's name."""
     private_key: str
     """Its private key (PEM)."""
 
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Read the files: CA certificate, certificate, private key."""
         return _read(self.ca_certificate), _read(self.certificate), _read(self.private_key)
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Return credentials of a server that requires client certificates."""
-        authority, certificate, key = self.read()
-        return grpc.ssl_server_credentials([(key, certificate)], authority, True)
 
     def client_credentials(self) -> grpc.ChannelCredentials:
         """Return credentials of a client with its certificate."""

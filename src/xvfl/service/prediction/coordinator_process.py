@@ -60,7 +60,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         start_endpoint(settings, predictor, {}, log, stack)
         address = f"{config.listen.rpartition(':')[0]}:{server.port}"
         log({"event": "listening", "address": address, "parties": list(config.parties)})
-        serve_status(config, predictor.status, log, stack)
+        serve_status(config, lambda: {**predictor.status(), **server.status()}, log, stack)
         used, failed = HeadStore(folder).current_run, ""
         while not stop.wait(0.5):
             predictor.offer_releases()

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from xvfl.certs import PeerVerifier
-from xvfl.certs.peers import parse_certificate
 from xvfl.errors import RunError, WireError, XVFLError
 from xvfl.matching import load_coordinator_alignment
 from xvfl.model.run_dir import CHECKPOINT, MANIFEST, RunDir
@@ -122,7 +121,7 @@ def _enforce(folder: RunDir, party: str, peers: PeerVerifier, log: LogFunction) 
                 _drop_checkpoints(folder)
         _delete(folder, party)
     known = folder / f"peers/{party}.pem"
-    revoked = known.is_file() and peers.is_revoked(parse_certificate(known.read_bytes()))
+    revoked = known.is_file() and peers.is_revoked(known.read_bytes())
     if revoked and not uploads.has(REVOKED):
         reason = "its certificate is revoked; its uploads are not used from now on"
         log({"event": "upload_suspended", "party": party, "reason": reason})
