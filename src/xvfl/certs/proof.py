@@ -6,7 +6,6 @@ party's certificate, so that a signature for one party is of no use with another
 """
 
 import ipaddress
-from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Protocol
@@ -55,24 +54,22 @@ def proof_checker(
     peers : PeerVerifier
         Checks the issuer and the revocation list.
     """
-    own = deque([tls.read()[1]], maxlen=2)
-    """The party's certificates: the connection may have been opened before a renewal."""
-    checked: Proof | None = None
+    used, checked = tls.read()[1], b""
 
     def check(nonce: bytes, proof: Proof) -> None:
-        nonlocal checked
-        if (current := tls.read()[1]) not in own:
-            own.append(current)
+        nonlocal used, checked
+        own = tls.read()[1]
+        if nonce == checked and own != used:
+            raise CertificateError("this party's certificate was renewed: connecting with it")
         certificate = check_coordinator(proof.certificate, address, peers)
-        # The signature of an open connection is checked once.
-        if proof is not checked and not any(
-            is_signed(certificate, proof.signature, _statement(nonce, each)) for each in own
-        ):
+        # The file may have been renewed since the connection was opened.
+        signed = (_statement(nonce, each) for each in (own, used))
+        if not any(is_signed(certificate, proof.signature, each) for each in signed):
             raise CertificateError(
                 "the coordinator's signature does not fit its certificate; "
                 "someone may intercept the connection"
             )
-        checked = proof
+        used, checked = own, nonce
 
     return check
 

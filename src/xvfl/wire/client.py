@@ -191,7 +191,7 @@ class PartyClient:
                 if checking is not None:
                     checking.cancel()
             if self._problem:
-                return _Session(False, received, grpc.StatusCode.ABORTED, self._problem)
+                return _Session(greeted, received, grpc.StatusCode.ABORTED, self._problem)
             text = one_line(await call.details() or "the connection was closed")
             return _Session(greeted, received, await call.code(), text)
 

@@ -344,10 +344,11 @@ class UnlistedPartyError(WireError):
 def _certificate(stream: Any) -> bytes:
     """Return the peer's certificate, and those of intermediate authorities that it has sent."""
     found = stream.auth_context()
-    certificates = found.get("x509_pem_cert_chain") or found.get("x509_pem_cert")
-    if not certificates:
+    if not (certificates := found.get("x509_pem_cert")):
         raise WireError("expected a certificate, got none")
-    return bytes(certificates[0])
+    own, chain = bytes(certificates[0]), bytes(found.get("x509_pem_cert_chain", [b""])[0])
+    # At a server, the chain is without the peer's own certificate.
+    return chain if chain.startswith(own) else own + chain
 
 
 def _status(error: XVFLError) -> tuple[grpc.StatusCode, str]:

@@ -23,11 +23,18 @@ BOTH_SIDES = {
     "step": StatusMetric("Training step."),
     "events": StatusMetric("Events of the log since this process started.", "counter", "event"),
     "log_events_lost": StatusMetric("Events that could not be written to log.jsonl.", "counter"),
+    "certificate_days_left": StatusMetric("Days until this side's certificate ends."),
+    "authority_days_left": StatusMetric(
+        "Days until the certificate of its authority, or of an intermediate one, ends."
+    ),
 }
 COORDINATOR = {
     "waiting": StatusMetric("1 before the run starts, while parties connect and ids are matched."),
     "party_matched": StatusMetric("Before the run starts: 1 if the party's ids are matched."),
     "party_present": StatusMetric("1 if the party is connected."),
+    "party_clock_ahead_seconds": StatusMetric(
+        "How far the party's clock was ahead of the coordinator's when it connected."
+    ),
     "party_encoder_progress": StatusMetric(
         "Finished share of the training of the party's encoder; 1 if its upload is stored."
     ),
@@ -66,6 +73,9 @@ COORDINATOR = {
 }
 PARTY = {
     "connected": StatusMetric("1 if the coordinator has proved its certificate on a connection."),
+    "clock_ahead_seconds": StatusMetric(
+        "How far the coordinator's clock was ahead of this party's when it connected."
+    ),
     "matched_rows": StatusMetric("Rows matched with the coordinator."),
     "encoder_version": StatusMetric("Version of the encoder."),
     "encoder_progress": StatusMetric("Finished share of its training."),
