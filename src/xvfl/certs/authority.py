@@ -3,16 +3,14 @@
 ca.crt, ca.key    the authority; the key stays in this folder
 ca.crl            the revocation list, which every side reads
 issued.json       the issued certificates: name, serial number, hosts, dates
-NAME.crt/.key     for the owner of NAME; hand over both with ca.crt, then delete the key here
+NAME.crt/.key     for the owner of NAME; hand over both with ca.crt, then delete the key here.
+                  With a signing request, the key is never here
 NAME.release.key  for the coordinator NAME: signs releases; hand it over and delete it here, too
 NAME.release.pub  for every party, with ca.crt: verifies releases
 """
 
-import ipaddress
 import json
-import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,8 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from xvfl.certs import pem_files
+from xvfl.certs.names import alternative_names, check_name
 from xvfl.certs.pem_files import OWNER_ONLY, WORLD_READABLE
 from xvfl.certs.release_key import create_release_pair
+from xvfl.certs.signing_request import PublicKey, SigningRequest
 from xvfl.errors import CertificateError, unknown
 
 CERTIFICATE, KEY, REVOCATION_LIST, ISSUED = "ca.crt", "ca.key", "ca.crl", "issued.json"
@@ -35,8 +35,8 @@ CERTIFICATE_DAYS = 90
 """Default validity of a certificate in days."""
 BACKDATED = timedelta(days=1)
 """A certificate is valid this long before its creation, in case a clock is slow."""
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.?)+")
+IN_USE = ("valid", "not yet valid")
+"""States of certificates that may still be revoked by name."""
 
 
 @dataclass(frozen=True)
@@ -92,39 +92,76 @@ class Authority:
             Time of creation, for tests.
 
         """
-        if not NAME.fullmatch(name):
-            raise CertificateError(
-                f"{name!r}: expected a name of at most 63 ASCII letters, digits, dots, hyphens and "
-                "underscores that starts and ends with a letter or digit"
-            )
-        if name.lower() == Path(CERTIFICATE).stem:
-            raise CertificateError(f"{name!r}: reserved for the authority; choose another name")
-        _check_absent(self.folder / f"{name}.crt", self.folder / f"{name}.key")
-        created = (now or datetime.now(UTC)).replace(microsecond=0)
-        starts, ends = created - BACKDATED, created + timedelta(days=days)
-        ends = min(ends, self.certificate.not_valid_after_utc)
+        check_name(name)
+        pem_files.check_absent(self.folder / f"{name}.crt", self.folder / f"{name}.key")
         key = ec.generate_private_key(ec.SECP256R1())
-        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        if hosts:
-            # Only servers get this purpose; otherwise any party could impersonate the coordinator.
-            purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-        signed = (
-            _builder(name, key.public_key(), starts, ends, issuer=self)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.DNSName(name), *map(_host, hosts)]),
-                critical=False,
-            )
-            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-            .sign(self.key, hashes.SHA256())
-        )
-        serial = f"{signed.serial_number:x}"
-        issued = IssuedCertificate(name, serial, tuple(hosts), starts.isoformat(), ends.isoformat())
+        signed, issued = self._sign(name, key.public_key(), hosts, days, now)
         if hosts:
             create_release_pair(self.folder, name)
         pem_files.write_new(self.folder / f"{name}.key", pem_files.key_to_pem(key), OWNER_ONLY)
         pem_files.write_new(self.folder / f"{name}.crt", pem_files.to_pem(signed), WORLD_READABLE)
         self._save_issued([*self.issued(), issued])
         return issued
+
+    def sign(
+        self,
+        request: SigningRequest,
+        path: Path,
+        hosts: Sequence[str] = (),
+        days: int = CERTIFICATE_DAYS,
+    ) -> IssuedCertificate:
+        """Sign a request and write the certificate to a path that must not exist.
+
+        Parameters
+        ----------
+        request : SigningRequest
+            The request; the authority decides about everything but its name and its key.
+        path : Path
+            File of the certificate.
+        hosts : sequence of str
+            Host names and addresses of a server; a party gets none.
+        days : int
+            Validity in days.
+
+        """
+        if request.hosts and not hosts:
+            wanted = " ".join(f"--host {each}" for each in request.hosts)
+            raise CertificateError(
+                f"{request.name!r} asks for the certificate of a server; if it is the "
+                f"coordinator, allow its hosts: {wanted}"
+            )
+        pem_files.check_absent(path)
+        signed, issued = self._sign(request.name, request.public, hosts, days)
+        # List it first: a certificate that is not listed could not be revoked.
+        self._save_issued([*self.issued(), issued])
+        pem_files.write_new(path, pem_files.to_pem(signed), WORLD_READABLE)
+        return issued
+
+    def _sign(
+        self,
+        name: str,
+        public: PublicKey,
+        hosts: Sequence[str],
+        days: int,
+        now: datetime | None = None,
+    ) -> tuple[x509.Certificate, IssuedCertificate]:
+        created = (now or datetime.now(UTC)).replace(microsecond=0)
+        starts, ends = created - BACKDATED, created + timedelta(days=days)
+        ends = min(ends, self.certificate.not_valid_after_utc)
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if hosts:
+            # Only servers get this purpose; otherwise any party could impersonate the coordinator.
+            purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        signed = (
+            _builder(name, public, starts, ends, issuer=self)
+            .add_extension(alternative_names(name, hosts), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        serial = f"{signed.serial_number:x}"
+        return signed, IssuedCertificate(
+            name, serial, tuple(hosts), starts.isoformat(), ends.isoformat()
+        )
 
     def issued(self) -> list[IssuedCertificate]:
         """Return all issued certificates, the oldest first."""
@@ -138,19 +175,56 @@ class Authority:
         except (KeyError, TypeError) as error:
             raise CertificateError(f"{self.folder / ISSUED}: damaged ({error})") from error
 
-    def revoke(self, name: str, now: datetime | None = None) -> list[IssuedCertificate]:
-        """Revoke all certificates of a name, update the revocation list, and return them."""
+    def revoke(
+        self,
+        name: str,
+        serials: Sequence[str] = (),
+        everything: bool = False,
+        now: datetime | None = None,
+    ) -> list[IssuedCertificate]:
+        """Revoke certificates of a name, update the revocation list, and return them.
+
+        Parameters
+        ----------
+        name : str
+            The party, or the coordinator.
+        serials : sequence of str
+            Serial numbers of the certificates to revoke; by default the only one in use.
+        everything : bool
+            Revoke all certificates of the name.
+        now : datetime, optional
+            Time of revocation, for tests.
+
+        """
         moment = (now or datetime.now(UTC)).replace(microsecond=0)
         before = self.issued()
         names = sorted({each.name for each in before})
         if name not in names:
             raise CertificateError(f"{self.folder}: {unknown('name', name, names)}")
+        known = {each.serial: each for each in before if each.name == name}
+        in_use = [key for key, each in known.items() if each.state(moment) in IN_USE]
+        chosen = {each.lower().replace(":", "").lstrip("0") for each in serials}
+        if strange := sorted(chosen - known.keys()):
+            raise CertificateError(f"{name!r}: {unknown('serial', strange[0], list(known))}")
+        if not chosen and not everything:
+            if len(in_use) > 1:
+                listed = ", ".join(f"{key} (from {known[key].starts[:10]})" for key in in_use)
+                raise CertificateError(
+                    f"{name!r} has {len(in_use)} certificates in use: {listed}; revoke one with "
+                    "--serial, or all of them with --all"
+                )
+            chosen = set(in_use)
+        chosen = set(known) if everything else chosen
+        if all(known[key].revoked is not None for key in chosen):
+            raise CertificateError(
+                f"{name!r}: its certificates are already revoked, or have expired"
+            )
         after = [
-            replace(each, revoked=each.revoked or moment.isoformat()) if each.name == name else each
+            replace(each, revoked=each.revoked or moment.isoformat())
+            if each.serial in chosen
+            else each
             for each in before
         ]
-        if after == before:
-            raise CertificateError(f"{name!r}: all certificates of this name are already revoked")
         # Write the enforced list first: after a failure in between, the certificate is rejected.
         self.write_revocation_list(after, moment)
         self._save_issued(after)
@@ -188,7 +262,7 @@ def create_authority(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise CertificateError(f"{folder}: cannot be created ({error.strerror})") from error
-    _check_absent(*(folder / name for name in (CERTIFICATE, KEY, REVOCATION_LIST, ISSUED)))
+    pem_files.check_absent(*(folder / name for name in (CERTIFICATE, KEY, REVOCATION_LIST, ISSUED)))
     created = now or datetime.now(UTC)
     starts, ends = created - BACKDATED, created + timedelta(days=days)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -215,7 +289,7 @@ def open_authority(folder: Path) -> Authority:
 
 def _builder(
     name: str,
-    public: ec.EllipticCurvePublicKey,
+    public: PublicKey,
     starts: datetime,
     ends: datetime,
     issuer: Authority | None = None,
@@ -253,17 +327,3 @@ def _builder(
     for extension, critical in extensions.items():
         builder = builder.add_extension(extension, critical)
     return builder
-
-
-def _host(host: str) -> x509.GeneralName:
-    with suppress(ValueError):
-        return x509.IPAddress(ipaddress.ip_address(host))
-    if not HOST.fullmatch(host):
-        raise CertificateError(f"{host!r}: expected a host name or an IP address, without a port")
-    return x509.DNSName(host)
-
-
-def _check_absent(*paths: Path) -> None:
-    for path in paths:
-        if path.exists():
-            raise pem_files.already_exists(path)

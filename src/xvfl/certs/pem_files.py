@@ -76,6 +76,13 @@ def parse_key(data: bytes) -> ec.EllipticCurvePrivateKey:
     return key
 
 
+def check_absent(*paths: Path) -> None:
+    """Raise if one of these files exists."""
+    for path in paths:
+        if path.exists():
+            raise already_exists(path)
+
+
 def already_exists(path: Path) -> CertificateError:
     """Return the error for a file that would be overwritten."""
     return CertificateError(f"{path}: already exists; move it away to create a new one")

@@ -30,15 +30,21 @@ def create_release_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def create_release_pair(folder: Path, name: str) -> Path:
-    """Create the key pair of a coordinator, unless it exists; return the public key's path."""
-    private, public = folder / f"{name}.{PRIVATE_KEY}", folder / f"{name}.{PUBLIC_KEY}"
+def release_pair(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return the paths of a coordinator's private and public key."""
+    return folder / f"{name}.{PRIVATE_KEY}", folder / f"{name}.{PUBLIC_KEY}"
+
+
+def create_release_pair(folder: Path, name: str) -> list[Path]:
+    """Create the key pair of a coordinator, unless it exists; return the files written."""
+    private, public = release_pair(folder, name)
+    before = [each for each in (private, public) if each.exists()]
     key = read_private_key(private) if private.is_file() else None
     if key is None and not public.is_file():
         key = create_release_key(private)
     if key is not None and not public.is_file():
         pem_files.write_new(public, public_pem(key), WORLD_READABLE)
-    return public
+    return [each for each in (private, public) if each.exists() and each not in before]
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:

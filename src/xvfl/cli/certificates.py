@@ -1,4 +1,4 @@
-"""`xvfl certs`: a certificate authority for trials."""
+"""`xvfl certs`: signing requests, and a certificate authority for trials."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +9,11 @@ from rich.table import Table
 
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import print_table
+from xvfl.errors import CertificateError, InputError
 
 app = typer.Typer(
-    help="Create certificates for trials with a small certificate authority in a folder.\n\n"
-    "Production deployments use their own certificates. Start with `xvfl certs init`.",
+    help="Create signing requests, and certificates of a small authority in a folder.\n\n"
+    "Production deployments may use authorities of their own. Start with `xvfl certs init`.",
     no_args_is_help=True,
 )
 AuthorityFolder = Annotated[Path, typer.Option("--dir", help="Folder of the authority.")]
@@ -63,30 +64,119 @@ def issue(
     """
     with require_extra("federated"):
         from xvfl.certs import open_authority
+        from xvfl.certs.release_key import release_pair
 
+    pair = release_pair(folder, name)
+    before = [each for each in pair if each.exists()]
     issued = open_authority(folder).issue(name, host or (), days)
     print(f"created {folder / name}.crt and {folder / name}.key, valid until {issued.ends[:10]}")
     print(f"give both to {name} with {folder / 'ca.crt'}, then delete the key here")
     if host:
-        print(f"created {folder / name}.release.key and {folder / name}.release.pub")
-        print(f"give the key to {name} and delete it here; give the .pub to every party")
+        _print_release_pair([each for each in pair if each.exists() and each not in before], pair)
+
+
+@app.command()
+def request(
+    name: Annotated[str, typer.Argument(help="Name of the party, or of the coordinator.")],
+    folder: Annotated[Path, typer.Option("--dir", help="Folder of the files.")] = Path(),
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Coordinator only: a host name or IP address; may be repeated."),
+    ] = None,
+) -> None:
+    """Create a private key and a signing request for the authority.
+
+    The key stays on this machine. Send NAME.csr to the operator of the authority, and tell them
+    the fingerprint in another way, so that nobody can exchange the request.
+
+    xvfl certs request bank
+
+    xvfl certs request coordinator --host fl.example.org
+    """
+    with require_extra("federated"):
+        from xvfl.certs import create_request
+        from xvfl.certs.release_key import create_release_pair, release_pair
+
+    made = create_request(folder, name, host or ())
+    print(f"created {folder / name}.key: it stays here; nobody else needs it")
+    print(f"created {folder / name}.csr: send it to the authority")
+    print(f"fingerprint of the key: {made.fingerprint}")
+    if host:
+        _print_release_pair(create_release_pair(folder, name), release_pair(folder, name))
+
+
+@app.command()
+def sign(
+    request: Annotated[Path, typer.Argument(help="The signing request (PEM).")],
+    folder: AuthorityFolder = CERTS,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Coordinator only: a host of the server; may be repeated."),
+    ] = None,
+    days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 90,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="Fingerprint of the key that its owner has told; refuse another one."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of the certificate; by default beside the request, as .crt."),
+    ] = None,
+) -> None:
+    """Sign a request of `xvfl certs request`, or of another tool, and write the certificate.
+
+    The name is that of the request: check that it is its owner's. Hosts are those given here,
+    whatever the request asks for, so that no party gets the certificate of a server.
+
+    xvfl certs sign bank.csr
+    """
+    with require_extra("federated"):
+        from xvfl.certs import open_authority, read_request
+
+    read = read_request(request)
+    if fingerprint is not None and fingerprint.lower().replace(":", "") != read.fingerprint:
+        raise CertificateError(
+            f"{request}: expected the fingerprint {fingerprint}, got {read.fingerprint}; ask "
+            f"{read.name} for the request again"
+        )
+    path = request.with_suffix(".crt") if out is None else out
+    issued = open_authority(folder).sign(read, path, host or (), days)
+    if fingerprint is None:
+        print(f"signed for {read.name}; ask them to confirm the fingerprint of their key:")
+        print(read.fingerprint)
+    print(f"created {path}, valid until {issued.ends[:10]}, serial {issued.serial}")
+    print(f"send it to {read.name} with {folder / 'ca.crt'}; neither is secret")
 
 
 @app.command()
 def revoke(
     name: Annotated[
-        str, typer.Argument(help="The party or coordinator whose certificates to revoke.")
+        str, typer.Argument(help="The party or coordinator whose certificate to revoke.")
     ],
     folder: AuthorityFolder = CERTS,
+    serial: Annotated[
+        list[str] | None,
+        typer.Option(help="Serial number of a certificate to revoke; may be repeated."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Revoke all certificates of the name.")
+    ] = False,
 ) -> None:
-    """Revoke all certificates of a name; then copy the new ca.crl to the other sides.
+    """Revoke the certificate of a name; then copy the new ca.crl to the other sides.
+
+    If the name has several certificates in use, say which: --serial after a renewal, --all if the
+    party leaves or its machine is lost. `xvfl certs show` lists serial numbers.
 
     xvfl certs revoke bank
+
+    xvfl certs revoke bank --serial 5f3a
     """
     with require_extra("federated"):
         from xvfl.certs import open_authority
 
-    revoked = open_authority(folder).revoke(name)
+    if serial and everything:
+        raise InputError("expected --serial or --all, not both")
+    revoked = open_authority(folder).revoke(name, serial or (), everything)
     print(f"revoked {', '.join(each.serial for each in revoked)} of {name}")
     print(f"copy {folder / 'ca.crl'} to the other sides: running processes read it within 10 s")
 
@@ -111,3 +201,14 @@ def show(folder: AuthorityFolder = CERTS) -> None:
         state = each.state(now)
         table.add_row(each.name, hosts, each.starts[:10], each.ends[:10], state, each.serial)
     print_table(table)
+
+
+def _print_release_pair(written: list[Path], pair: tuple[Path, Path]) -> None:
+    """Say which files of the key pair that signs releases are new."""
+    private, public = pair
+    for path in written:
+        print(f"created {path}")
+    if private in written:
+        print("the coordinator alone needs the .release.key; give the .release.pub to every party")
+    elif public.exists():
+        print(f"kept the key pair that signs releases: {public} is what the parties have")
