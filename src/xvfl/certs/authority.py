@@ -216,9 +216,7 @@ class Authority:
             chosen = set(in_use)
         chosen = set(known) if everything else chosen
         if all(known[key].revoked is not None for key in chosen):
-            raise CertificateError(
-                f"{name!r}: its certificates are already revoked, or have expired"
-            )
+            raise CertificateError(f"{name!r}: its certificates are already revoked or expired")
         after = [
             replace(each, revoked=each.revoked or moment.isoformat())
             if each.serial in chosen

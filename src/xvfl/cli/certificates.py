@@ -194,7 +194,7 @@ def show(folder: AuthorityFolder = CERTS) -> None:
     ends = authority.certificate.not_valid_after_utc
     table = Table(title=f"{folder}: authority valid until {ends:%Y-%m-%d}")
     for column in ("name", "hosts", "from", "until", "state", "serial"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "serial")
     now = datetime.now(UTC)
     for each in authority.issued():
         hosts = ", ".join(each.hosts) or "none (client)"
