@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from xvfl.errors import RunError
 from xvfl.service.config import load_coordinator_config
 from xvfl.service.listener import listen
 from xvfl.system.event_log import EventLog
+from xvfl.wire.messages import Proof
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_what_would_stop_a_coordinator(folder: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_party_learns_why_it_would_not_be_accepted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop, log = folder / "shop.toml", EventLog(folder, "coordinator", show=False)
     (folder / "main").mkdir()
@@ -62,6 +64,11 @@ def test_a_party_learns_why_it_would_not_be_accepted(
         shop.write_text(SHOP.replace("PORT", str(server.port)))
         check(shop)
         assert "has proved its own" in " ".join(capsys.readouterr().out.split())
+        ahead = lambda *fields: Proof(*fields, time.time() + 7200)  # noqa: E731
+        monkeypatch.setattr("xvfl.wire.server.Proof", ahead)
+        check(shop)
+        said = " ".join(capsys.readouterr().out.split())
+        assert "the coordinator's clock is 7,200 s ahead of this one" in said
         stranger = SHOP.replace("PORT", str(server.port)).replace("certs/shop", "certs/stranger")
         shop.write_text(stranger)
         assert failed(shop, capsys) == "coordinator"
