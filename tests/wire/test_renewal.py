@@ -33,7 +33,7 @@ Events = list[Any]
 class Sides:
     """A coordinator and the party `p0`, each with a folder of its own."""
 
-    def __init__(self, coordinator: Path, party: Path) -> None:
+    def __init__(self, coordinator: Path, party: Path, **more: Any) -> None:
         self.events: Events = []
         self.party_events: Events = []
         self.error: Exception | None = None
@@ -64,6 +64,7 @@ class Sides:
             self.party_events.append,
             check_proof=proof_checker(self.party_tls, address, peers[1]),
             recheck=RECHECK_S,
+            **more,
         )
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -91,8 +92,8 @@ class Sides:
 
 
 @contextmanager
-def sides(coordinator: Path, party: Path | None = None) -> Iterator[Sides]:
-    made = Sides(coordinator, party or coordinator)
+def sides(coordinator: Path, party: Path | None = None, **more: Any) -> Iterator[Sides]:
+    made = Sides(coordinator, party or coordinator, **more)
     try:
         yield made
     finally:
@@ -168,6 +169,16 @@ def _served(port: int, folder: Path) -> bytes:
         found = session.getpeercert(binary_form=True)
     assert found is not None
     return ssl.DER_cert_to_PEM_cert(found).encode()
+
+
+def test_a_long_connection_does_not_count_as_time_without_one(authority: Authority) -> None:
+    with sides(authority.folder, reconnect_timeout=1.0) as running:
+        wait_until(running.server.transports["p0"].hello)
+        time.sleep(1.2)
+        reissue(authority, "p0", (), 3600)
+        wait_until(lambda: running.n_connected() > 1 or running.error)
+        assert running.error is None
+        running.ask()
 
 
 def test_files_that_do_not_belong_together_are_not_used(authority: Authority) -> None:

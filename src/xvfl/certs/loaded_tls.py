@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from xvfl.certs.chain import find_chain, parse_certificates
@@ -135,9 +136,9 @@ def _check(tls: Tls, files: tuple[bytes, bytes, bytes]) -> list[x509.Certificate
     """Return the chain of a certificate; raise if the private key is that of another one."""
     chain = read_chain(tls, files)
     try:
-        public = load_pem_private_key(files[2], None).public_key()
-    except (ValueError, TypeError) as error:
+        belongs = load_pem_private_key(files[2], None).public_key() == chain[0].public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CertificateError(f"{tls.private_key}: cannot be used ({error})") from error
-    if public != chain[0].public_key():
+    if not belongs:
         raise CertificateError(f"{tls.private_key}: does not belong to {tls.certificate}")
     return chain

@@ -184,11 +184,11 @@ def _parse_lists(data: bytes) -> list[x509.CertificateRevocationList]:
 
 
 def _is_signed(found: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    if found.issuer != authority.subject:
+        return False
     public = authority.public_key()
-    assert isinstance(
-        public, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey, ed25519.Ed25519PublicKey)
-    )
-    return found.issuer == authority.subject and found.is_signature_valid(public)
+    known = (ec.EllipticCurvePublicKey, rsa.RSAPublicKey, ed25519.Ed25519PublicKey)
+    return isinstance(public, known) and found.is_signature_valid(public)
 
 
 def parse_certificate(certificate_pem: bytes) -> x509.Certificate:

@@ -182,6 +182,75 @@ def revoke(
 
 
 @app.command()
+def kit(
+    party: Annotated[str, typer.Argument(help="Name of the party.")],
+    address: Annotated[
+        str, typer.Option("--coordinator", help="HOST:PORT at which parties reach it.")
+    ],
+    folder: AuthorityFolder = CERTS,
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the coordinator in its certificate.")
+    ] = "coordinator",
+    release_key: Annotated[
+        Path | None,
+        typer.Option(help="Its release.pub; by default NAME.release.pub of the folder."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; by default PARTY.kit.")] = None,
+) -> None:
+    """Write the enrolment kit of a party: one file, without a secret.
+
+    It has the authority and its revocation list, address and name of the coordinator, and the key
+    that verifies releases. Tell the party's operator the fingerprint in another way.
+
+    xvfl certs kit shop --coordinator fl.example.org:8443
+    """
+    with require_extra("federated"):
+        from xvfl.certs import pem_files
+        from xvfl.certs.kit import create_kit
+
+    made = create_kit(folder, party, name, address, release_key)
+    path = Path(f"{party}.kit") if out is None else out
+    pem_files.write_new(path, made.to_bytes(), pem_files.WORLD_READABLE)
+    print(f"created {path}: send it to {party}")
+    print(f"fingerprint of the kit: {made.fingerprint}")
+    if not made.release_key:
+        print(f"it has no key that verifies releases: add --release-key, or send {name}'s later")
+
+
+@app.command()
+def unpack(
+    path: Annotated[Path, typer.Argument(metavar="KIT", help="The enrolment kit.")],
+    folder: Annotated[Path, typer.Option("--dir", help="Folder of the files.")] = Path(),
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="Fingerprint of the kit that its sender has told; refuse another one."),
+    ] = None,
+) -> None:
+    """Check an enrolment kit and write its files, with a template of the party's configuration.
+
+    xvfl certs unpack shop.kit --fingerprint 9c41…
+    """
+    with require_extra("federated"):
+        from xvfl.certs.kit import read_kit, unpack_kit
+
+    read = read_kit(path)
+    if fingerprint is not None and fingerprint.lower().replace(":", "") != read.fingerprint:
+        raise CertificateError(
+            f"{path}: expected the fingerprint {fingerprint}, got {read.fingerprint}; ask its "
+            "sender for the kit again"
+        )
+    for each in unpack_kit(read, folder):
+        print(f"created {each}")
+    print(f"coordinator {read.coordinator!r} at {read.address}")
+    for line in read.authority_fingerprints:
+        print(f"authority {line}")
+    if fingerprint is None:
+        print("ask the sender to confirm the fingerprint of the kit before you use it:")
+        print(read.fingerprint)
+    print(f"next: xvfl certs request {read.party} --dir {folder}")
+
+
+@app.command()
 def show(folder: AuthorityFolder = CERTS) -> None:
     """List the issued certificates and whether they are valid.
 
