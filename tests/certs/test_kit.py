@@ -50,7 +50,7 @@ def test_another_fingerprint_is_refused(authority: Authority, tmp_path: Path) ->
     assert "expected the fingerprint 00ff" in line and not shop.exists()
 
 
-def changed(authority: Authority, **fields: Any) -> bytes:
+def changed(authority: Authority, fields: dict[str, Any]) -> bytes:
     kit = create_kit(authority.folder, "shop", "coordinator", ADDRESS)
     return json.dumps({**json.loads(kit.to_bytes()), **fields}).encode()
 
@@ -74,7 +74,7 @@ def changed(authority: Authority, **fields: Any) -> bytes:
 def test_an_invalid_kit_is_rejected(
     authority: Authority, tmp_path: Path, fields: dict[str, Any], words: str
 ) -> None:
-    (tmp_path / "shop.kit").write_bytes(changed(authority, **fields))
+    (tmp_path / "shop.kit").write_bytes(changed(authority, fields))
     with pytest.raises(CertificateError, match=words):
         read_kit(tmp_path / "shop.kit")
 

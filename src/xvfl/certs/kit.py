@@ -108,9 +108,10 @@ def create_kit(
     check_name(coordinator)
     known = folder / f"{coordinator}.{PUBLIC_KEY}"
     path = known if release_key is None and known.exists() else release_key
-    texts = [pem_files.read(folder / name, bytes.decode, "a text") for name in ("ca.crt", "ca.crl")]
+    authority = pem_files.read(folder / "ca.crt", bytes.decode, "a certificate")
+    revoked = pem_files.read(folder / "ca.crl", bytes.decode, "a revocation list")
     key = "" if path is None else pem_files.read(path, _release_key, "a public key")
-    kit = Kit(party, coordinator, address, *texts, key)
+    kit = Kit(party, coordinator, address, authority, revoked, key)
     _check(kit, "the kit")
     return kit
 
