@@ -46,4 +46,4 @@ class PeerClocks:
     @property
     def warning(self) -> str:
         """What is wrong with clocks; empty if nothing is."""
-        return "; ".join(filter(None, self._warnings.values()))
+        return "; ".join(filter(None, list(self._warnings.values())))

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from xvfl.certs.chain import find_chain, parse_certificates
+from xvfl.certs.chain import common_name, find_chain, parse_certificates
 from xvfl.errors import CertificateError, XVFLError
 from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.tls import Tls
@@ -82,6 +82,10 @@ class LoadedTls:
             chain = _check(self._tls, files)
             if chain[0].not_valid_before_utc > datetime.now(UTC):
                 raise CertificateError(f"{self._tls.certificate}: not valid yet")
+            if (name := common_name(chain[0])) != (known := common_name(self._chain[0])):
+                raise CertificateError(
+                    f"{self._tls.certificate}: expected a certificate of {known!r}, got {name!r}"
+                )
         except XVFLError as error:
             # The next call tries again: the other file may not be written yet.
             if str(error) != self._failed:

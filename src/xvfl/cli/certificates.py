@@ -134,11 +134,7 @@ def sign(
         from xvfl.certs import open_authority, read_request
 
     read = read_request(request)
-    if fingerprint is not None and fingerprint.lower().replace(":", "") != read.fingerprint:
-        raise CertificateError(
-            f"{request}: expected the fingerprint {fingerprint}, got {read.fingerprint}; ask "
-            f"{read.name} for the request again"
-        )
+    _check_fingerprint(request, fingerprint, read.fingerprint)
     path = request.with_suffix(".crt") if out is None else out
     issued = open_authority(folder).sign(read, path, host or (), days)
     if fingerprint is None:
@@ -234,11 +230,7 @@ def unpack(
         from xvfl.certs.kit import read_kit, unpack_kit
 
     read = read_kit(path)
-    if fingerprint is not None and fingerprint.lower().replace(":", "") != read.fingerprint:
-        raise CertificateError(
-            f"{path}: expected the fingerprint {fingerprint}, got {read.fingerprint}; ask its "
-            "sender for the kit again"
-        )
+    _check_fingerprint(path, fingerprint, read.fingerprint)
     for each in unpack_kit(read, folder):
         print(f"created {each}")
     print(f"coordinator {read.coordinator!r} at {read.address}")
@@ -270,6 +262,14 @@ def show(folder: AuthorityFolder = CERTS) -> None:
         state = each.state(now)
         table.add_row(each.name, hosts, each.starts[:10], each.ends[:10], state, each.serial)
     print_table(table)
+
+
+def _check_fingerprint(path: Path, expected: str | None, found: str) -> None:
+    if expected is not None and expected.lower().replace(":", "") != found:
+        raise CertificateError(
+            f"{path}: expected the fingerprint {expected}, got {found}; ask its sender for the "
+            "file again"
+        )
 
 
 def _print_release_pair(written: list[Path], pair: tuple[Path, Path]) -> None:

@@ -69,7 +69,7 @@ def listen(
     def status() -> dict[str, Any]:
         return {
             **tls.status(),
-            "party_clock_ahead_seconds": clocks.ahead,
+            "party_clock_ahead_seconds": dict(clocks.ahead),
             "clock_warning": clocks.warning,
         }
 

@@ -163,8 +163,8 @@ class PartyClient:
                     proof = codec.decode(frame, SMALL_BYTES)
                     if not isinstance(proof, Proof):
                         raise WireError(f"expected Proof first, got {type(proof).__name__}")
-                    self._on_clock(proof.time)
                     await asyncio.to_thread(self._check_proof, nonce, proof)
+                    self._on_clock(proof.time)
                     greeted = self.connected = True
                     self._loop, self._channel = asyncio.get_running_loop(), channel
                     checking = asyncio.create_task(self._check_again(call, nonce, proof))
