@@ -18,7 +18,7 @@ from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.state_dir import open_state_dir
 from xvfl.wire.transport import Transport
 
-FLARE = "flare"
+FLARE = "flare:0"
 """Placeholder address; FLARE provides the connection."""
 NO_TLS = {"tls": {"ca_certificate": "", "certificate": "", "private_key": ""}}
 
