@@ -33,9 +33,9 @@ class LoadedTls:
         self._tls, self._log, self._lock = tls, log_event, threading.Lock()
         self._warned = -DAY_S
         self._failed = ""
+        self._version = self._stat()
         self._files = tls.read()
         self._chain = _check(tls, self._files)
-        self._version = self._stat()
 
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Return the authorities, the certificate and the private key (PEM) in use."""
