@@ -236,8 +236,7 @@ class CellModel:
             part = slice(start, start + size)
             x, seen = scores[part][:, columns], observed[part][:, columns]
             precision = (observed[part].astype(np.float32) @ outer).reshape(-1, r, r)
-            inverse = np.linalg.inv(precision + np.eye(r, dtype=np.float32))
-            projected = inverse @ own
+            projected = np.linalg.solve(precision + np.eye(r, dtype=np.float32), own[None])
             weighted = (scores[part] * observed[part] / D) @ W
             predicted = (weighted[:, None, :] @ projected)[:, 0]
             leverage = (projected * own).sum(1) / noise

@@ -22,16 +22,30 @@ from xvfl.errors import ConfigError
 
 Section = NetConfig | LossConfig | TrainConfig | PrivacyConfig
 
-DEFAULT_MEMBERS = 4
+
+@dataclass(frozen=True)
+class SeveralMembers:
+    """Defaults of several members for tables of one size."""
+
+    members: int
+    fewest_epochs: int
+    fewest_steps: int
+    """About the fewest steps of all epochs."""
+    learning_rate: float
+    completing_steps: int
+    """About the steps that complete features, each of which costs as much as several others."""
+
+
+FEW_ROWS = SeveralMembers(4, 12, 720, 4e-3, 25)
+MANY_ROWS = SeveralMembers(2, 6, 700, 5e-3, 12)
+"""With more than `MOST_ROWS` training rows: then more members and steps hardly help."""
+MOST_ROWS = 20_000
 DEFAULT_HEADS = 4
 """Heads that are trained on one upload; predictions are averaged."""
 PRIVATE_WIDTH = 16
 """Default width of embeddings with differential privacy."""
-COMPLETING_STEPS, COMPLETION_INTERVALS = 25, (8, 64)
-"""Steps of several members that complete features by default, each of which costs as much as
-several others, and the smallest and largest interval between them."""
-FEWEST_EPOCHS, FEWEST_STEPS = 12, 720
-"""Fewest epochs and about the fewest steps of several members."""
+COMPLETION_INTERVALS = 8, 64
+"""Smallest and largest interval between steps of several members that complete features."""
 MUON_STEPS = 200
 """Steps from which several members take Muon by default: after fewer, its logits are too small."""
 STEPS_PER_EPOCH, BATCH_SIZES = 50, (128, 2048)
@@ -126,12 +140,20 @@ def resolve_options(
         check_one_member(net)
         net = replace(net, heads=net.heads or (1 if custom_nets else DEFAULT_HEADS))
         loss = replace(loss, cross_completion=False)
-    several = not (federated or image or custom_nets or privacy.protects)
-    net = _resolve_net(net, image, privacy, DEFAULT_MEMBERS if several else 1, numbers)
+    members = 1
+    if not (federated or image or custom_nets or privacy.protects):
+        wide = numbers > MAX_EMBEDDED_NUMBERS
+        members = MANY_ROWS.members if wide else several_members(rows).members
+    net = _resolve_net(net, image, privacy, members, numbers)
     check_members(net, image, custom_nets)
     train = _resolve_train(train, net.members, rows, keep_batch_size)
     loss = _resolve_loss(loss, net.members, image, parties, train.completion_interval)
     return Options(_hide_from_completers(net, loss), loss, train, privacy)
+
+
+def several_members(rows: int) -> SeveralMembers:
+    """Return the defaults of several members for this number of training rows."""
+    return MANY_ROWS if rows > MOST_ROWS else FEW_ROWS
 
 
 def resolve_privacy(privacy: PrivacyConfig, *, federated: bool) -> PrivacyConfig:
@@ -236,23 +258,24 @@ def _resolve_train(
     train: TrainConfig, members: int, rows: int, keep_batch_size: bool
 ) -> TrainConfig:
     """Replace automatic values of training."""
-    several = members > 1
+    several = several_members(rows) if members > 1 else None
     epochs, interval, optimizer = train.epochs or 60, 1, train.optimizer
     if several:
         if not (train.batch_size or train.epochs or keep_batch_size):
             train = replace(train, batch_size=_batch_size(rows))
         steps = max(rows // train.batch_size_for(rows), 1)
-        epochs = train.epochs or min(max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / steps)), epochs)
+        enough = max(several.fewest_epochs, math.ceil(several.fewest_steps / steps))
+        epochs = train.epochs or min(enough, epochs)
         if epochs * steps >= MUON_STEPS:
             optimizer = optimizer or "muon"
         if optimizer != "page":
             least, most = COMPLETION_INTERVALS
-            interval = min(max(epochs * steps // COMPLETING_STEPS, least), most)
+            interval = min(max(epochs * steps // several.completing_steps, least), most)
     return replace(
         train,
         epochs=epochs,
         optimizer=optimizer or "adamw",
-        learning_rate=train.learning_rate or (4e-3 if several else 2e-3),
+        learning_rate=train.learning_rate or (several.learning_rate if several else 2e-3),
         completion_interval=train.completion_interval or interval,
     )
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 
+from xvfl.data import label_leaks
 from xvfl.data.label_leaks import MAX_VALUES, NEIGHBORS, _nearest, find_label_leaks
 from xvfl.data.targets import find_target_leaks
 
@@ -94,6 +95,27 @@ def test_numbers_of_which_ranges_belong_to_classes_are_found() -> None:
     assert "each value, such as " in leak(dates, y)
     gaps = np.where(np.arange(3 * MAX_VALUES) % 2, rng.random(3 * MAX_VALUES), np.nan)
     assert "each gap, and each value, belongs" in leak(gaps, np.arange(len(gaps)) % 2)
+
+
+def test_counting_changes_of_the_class_hides_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns from ranges of classes to noise: found or not as with neighbors alone."""
+    rng = np.random.default_rng(4)
+    columns, y = {}, rng.choice(3, ROWS, p=[0.7, 0.2, 0.1])
+    for ranges in (3, 10, 30, 60, 120):
+        for noise in (0.0, 0.002, 0.01, 0.1, 1.0):
+            class_of_range = rng.choice(3, ranges, p=[0.7, 0.2, 0.1])
+            class_of_range[:3] = range(3)
+            pool = rng.uniform(size=40_000)
+            classes = class_of_range[(pool * ranges).astype(int)]
+            drawn = np.array([rng.choice(pool[classes == each]) for each in y])
+            columns[f"{ranges} ranges, noise {noise}"] = np.where(
+                rng.random(ROWS) < noise, rng.uniform(size=ROWS), drawn
+            )
+    frame = pd.DataFrame(columns)
+    found = list(find_label_leaks(frame, y))
+    monkeypatch.setattr(label_leaks, "MAX_CHANGES", np.inf)
+    assert found == list(find_label_leaks(frame, y))
+    assert 3 <= len(found) < len(columns) / 2
 
 
 def test_nearest_numbers_are_those_of_a_sorted_list() -> None:

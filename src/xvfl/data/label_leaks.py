@@ -14,6 +14,9 @@ MAX_ROWS = 32_768
 """Rows that are checked."""
 MIN_ROWS_OF_NUMBERS, MAX_ROWS_OF_NUMBERS = 100, 8192
 """In fewer rows, a number may separate two classes by chance."""
+MAX_CHANGES = 0.6
+"""Most changes of the class from a number to the next larger one, as a share of the rows outside
+the most frequent class. Random orders have more, ranges of several rows fewer."""
 NEIGHBORS = 4
 """Nearest smaller, and nearest larger, numbers of other rows that predict a class."""
 MIN_ROWS, MIN_ROWS_PER_CLASS = 50, 5
@@ -69,6 +72,9 @@ def _number_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     if len(numbers) < MIN_ROWS_OF_NUMBERS or len(np.unique(classes)) < 2:
         return ""
     classes = np.unique(classes, return_inverse=True)[1]
+    changes = np.count_nonzero(np.diff(classes[np.lexsort((classes, numbers))]))
+    if changes > MAX_CHANGES * (len(classes) - np.bincount(classes).max()):
+        return ""
     errors = sum(
         int((_nearest(numbers[train], classes[train], numbers[test]) != classes[test]).sum())
         for train, test in _folds(len(numbers))

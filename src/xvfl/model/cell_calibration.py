@@ -19,7 +19,7 @@ from xvfl.model.cell_distributions import (
     fit_quantiles,
     fit_scores,
 )
-from xvfl.model.cell_fills import FillCells, fit_fill
+from xvfl.model.cell_fills import ALL, FEW_CANDIDATES, FillCells, fit_fill
 from xvfl.model.cell_fit import Cells, Tables
 from xvfl.model.cell_levels import NumberCells, fit_levels
 from xvfl.model.filled_cells import option_scores
@@ -28,9 +28,9 @@ from xvfl_serve.cell_model import GROUPS, CellModel, Predicted, Target
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Encoders = Mapping[int, TableEncoder]
-ROWS, MAX_REPEATS, MAX_CELLS = 1200, 5, 250_000
-"""Number of rows whose cells are hidden; fewer rows are used several times, up to a number of cells
-of all parties."""
+ROWS, FEWEST_ROWS, MAX_REPEATS, MAX_CELLS = 1200, 400, 5, 250_000
+"""Number of rows whose cells are hidden, and with many columns the fewest; fewer rows are used
+several times, up to a number of cells of all parties."""
 MAX_DETAILED = 300
 """Most columns of all parties with fitted levels of intervals, and with groups of cells."""
 MAX_HASHED_CELLS = 500
@@ -97,7 +97,8 @@ def _predict_hidden(
 ) -> dict[Key, Hidden]:
     """Hide cells of some rows at random and predict them, by party and feature."""
     rows = len(next(iter(tables.values())).values)
-    chosen = rng.permutation(rows)[:ROWS]
+    limit = min(max(MAX_CELLS // max(len(model.targets), 1), FEWEST_ROWS), ROWS)
+    chosen = rng.permutation(rows)[:limit]
     cells = len(chosen) * len(model.targets)
     repeats = max(min(ROWS // max(len(chosen), 1), MAX_REPEATS, MAX_CELLS // max(cells, 1)), 1)
     at = np.tile(chosen, repeats * len(KINDS))
@@ -152,7 +153,9 @@ def _fit_target(model: CellModel, target: Target, hidden: Hidden) -> Target:
     if not len(found.groups) or not np.ptp(target.scores):
         return target
     numbers = hidden.numbers(model, target)
-    return fit_fill(target, hidden.codec, FillCells(found, numbers, hidden.half, hidden.copies))
+    candidates = ALL if len(model.targets) <= MAX_DETAILED else FEW_CANDIDATES
+    fill_cells = FillCells(found, numbers, hidden.half, hidden.copies, candidates)
+    return fit_fill(target, hidden.codec, fill_cells)
 
 
 def _fit_party(

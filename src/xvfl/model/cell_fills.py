@@ -35,6 +35,18 @@ SHRINKS = np.array([[1.0], [0.67], [0.33]])
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """Maps and blends to choose from."""
+
+    shrinks: Floats
+    blends: Floats
+
+
+ALL, FEW_CANDIDATES = Candidates(SHRINKS, BLENDS), Candidates(SHRINKS[:1], BLENDS[::4])
+"""The candidates for a column; few where there are many columns."""
+
+
+@dataclass(frozen=True)
 class FillCells:
     """Hidden cells of a number."""
 
@@ -45,6 +57,7 @@ class FillCells:
     """(n,) one half of the rows; all copies of a row are in the same half."""
     copies: float
     """Number of cells for each different one."""
+    candidates: Candidates = ALL
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ def fit_fill(target: Target, codec: Codec, cells: FillCells) -> Target:
     scale = _Scale(target.scores, target.filled.reshape(GROUPS, -1)[0], codec)
     scores, true = cells.predicted.scores[:, 0], scale.numbers(cells.encoded)
     rest = np.interp(cells.encoded, scale.knots, scale.scores)
-    every = _Hidden(scale, scores, true, rest, cells.half, cells.copies)
+    every = _Hidden(scale, scores, true, rest, cells.half, cells.copies, cells.candidates)
     least = MIN_CELLS_OF_GROUP * cells.copies
     parts = [(w, every.take(c)) for w, c in cells_of_groups(cells.predicted.groups, least)]
     points = np.unique(np.concatenate([target.scores, *(each.bins()[0] for _, each in parts)]))
@@ -103,6 +116,7 @@ class _Hidden:
     true_scores: Floats
     half: Bools
     copies: float
+    candidates: Candidates
 
     def take(self, cells: Bools) -> "_Hidden":
         """Select cells."""
@@ -126,12 +140,12 @@ class _Hidden:
         """Fit all maps; return the median and the mean at some scores. (M, 2, x)"""
         ends = np.array([[np.median(self.true)], [self.true.mean()]])
         centers, members = self.bins()
-        count, size = members.shape
+        shrinks, (count, size) = self.candidates.shrinks, members.shape
         levels = np.rint(QUANTILES * (size - 1)).astype(int)
-        rest = (self.true_scores - SHRINKS * self.scores)[:, members]
+        rest = (self.true_scores - shrinks * self.scores)[:, members]
         rest = np.sort(rest, 2)[:, :, levels].transpose(0, 2, 1).reshape(-1, count)
-        shifted = _curves(at, centers, rest).reshape(len(SHRINKS), len(levels), -1)
-        varied = self.scale.values(SHRINKS[:, None] * at + shifted)
+        shifted = _curves(at, centers, rest).reshape(len(shrinks), len(levels), -1)
+        varied = self.scale.values(shrinks[:, None] * at + shifted)
         true = np.sort(self.true[members], 1)
         in_bins = _curves(at, centers, np.stack([true[:, size // 2], true.mean(1)]))
         found = [np.stack([each[len(levels) // 2], each.mean(0)]) for each in varied]
@@ -140,22 +154,22 @@ class _Hidden:
 
 def _best_curve(cells: _Hidden, points: Floats) -> Floats:
     """Return the values of the best map at some scores. (x,)"""
-    errors, limits = [], []
+    errors, limits, blends = [], [], cells.candidates.blends
     for asked in (cells.half, ~cells.half):
         learned, own = cells.take(~asked), cells.take(asked)
         if not len(learned.true) or not len(own.true):
             continue
         maps = learned.maps(points)
-        values = BLENDS * maps[:, None, 1] + (1 - BLENDS) * maps[:, None, 0]
+        values = blends * maps[:, None, 1] + (1 - blends) * maps[:, None, 0]
         filled = _curves(own.scores, points, values.reshape(-1, len(points)))
         errors.append(cells.scale.rounded(filled) - own.true)
         limits.append(np.abs(np.median(learned.true) - own.true))
     which, blend = 0, 0
     if errors:
         losses = _losses(np.concatenate(errors, 1), np.concatenate(limits), cells.copies)
-        which, blend = _first_best(losses.reshape(-1, len(BLENDS)))
+        which, blend = _first_best(losses.reshape(-1, len(blends)))
     median, mean = cells.maps(points)[which]
-    weight = float(BLENDS[blend, 0])
+    weight = float(blends[blend, 0])
     curve: Floats = weight * mean + (1 - weight) * median
     return curve
 
