@@ -17,6 +17,7 @@ def resolved(
     image: bool = False,
     parties: int = 2,
     rows: int = 0,
+    numbers: int = 0,
     custom_nets: bool = False,
 ) -> "Options":
     """Resolve options; by default of two tables in a federation without protection."""
@@ -32,5 +33,6 @@ def resolved(
         image=image,
         parties=parties,
         rows=rows,
+        numbers=numbers,
         custom_nets=custom_nets,
     )

@@ -197,7 +197,8 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
     def epochs(rows: int, **given: int) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.epochs
 
-    assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000, 32_000)] == [60, 60, 32, 19, 12]
+    assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000)] == [60, 60, 32, 19]
+    assert [epochs(rows) for rows in (20_001, 240_000, 1_000_000)] == [18, 6, 6]
     assert epochs(1_000, epochs=7) == 7
     assert resolved(rows=1_000).train.epochs == 60
     protected = resolved(privacy=PrivacyConfig("no_gradients"), rows=1_000)
@@ -213,12 +214,23 @@ def test_short_trainings_and_single_members_take_adamw() -> None:
     assert resolved(rows=30_000).train.optimizer == "adamw"
 
 
-def test_about_25_steps_complete_features() -> None:
+def test_large_and_wide_tables_have_two_members() -> None:
+    def members(rows: int, numbers: int = 0, **given: Any) -> int:
+        return resolved(rows=rows, numbers=numbers, federated=False, **given).net.members
+
+    assert [members(rows) for rows in (20_000, 20_001)] == [4, 2]
+    assert [members(1_000, numbers) for numbers in (128, 129)] == [4, 2]
+    assert members(30_000, net=NetConfig(members=3)) == 3
+    rates = [resolved(FOUR, rows=rows).train.learning_rate for rows in (20_000, 20_001)]
+    assert rates == [4e-3, 5e-3]
+
+
+def test_some_steps_complete_features() -> None:
     def interval(rows: int, **given: Any) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.completion_interval
 
-    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [8, 8, 29, 30]
-    assert interval(30_000, epochs=2) == 9 and interval(30_000, epochs=60) == 64
+    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [8, 8, 29, 62]
+    assert interval(30_000, epochs=2) == 19 and interval(30_000, epochs=60) == 64
     assert interval(30_000, optimizer="page") == 1 and interval(100, completion_interval=3) == 3
 
 

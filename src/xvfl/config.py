@@ -193,7 +193,8 @@ class NetConfig:
     members: int = 0
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
-    message. 0 = 4 for tables with default nets in one process without privacy options, else 1."""
+    message. 0 = for tables with default nets in one process without privacy options 4, or 2 with
+    more than 20,000 training rows or 128 numbers of a party; else 1."""
     heads: int = 0
     """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
     averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""
@@ -305,7 +306,8 @@ class TrainConfig:
 
     epochs: int = 0
     """Maximum number of passes over the labeled training rows; 0 = with several members that
-    receive gradients 12 to 60, for at least 720 steps, else 60."""
+    receive gradients 12 to 60, for at least 720 steps, or with more than 20,000 training rows 6 to
+    60, for at least 700; else 60."""
     batch_size: int = 0
     """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
     unlabeled images; with several members and automatic epochs between 128 and 2048, for about 50
@@ -316,7 +318,8 @@ class TrainConfig:
     `muon` takes steps along the orthogonalized momentum of weight matrices, and those of `adamw`
     for all other weights; `page` is the paper's variance-reduced method PAGE."""
     learning_rate: float = 0.0
-    """Initial learning rate η; 0 = 4e-3 with several members that receive gradients, else 2e-3."""
+    """Initial learning rate η; 0 = with several members that receive gradients 4e-3, or 5e-3
+    with more than 20,000 training rows; else 2e-3."""
     schedule: Literal["constant", "cosine", "warmup"] = "cosine"
     """Learning rate schedule; `warmup` is `cosine` after a linear increase in the first tenth of
     the steps."""
@@ -337,7 +340,7 @@ class TrainConfig:
     completion_interval: int = 0
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
     0 = from 8 to 64 with several members that receive gradients, so that about 25 steps complete
-    features; 1 with `page` and in all other cases."""
+    features, 12 with more than 20,000 training rows; 1 with `page` and in all other cases."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =
     not shifted."""

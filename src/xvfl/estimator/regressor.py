@@ -100,15 +100,17 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         output; 0 for none, the default.
     members : int, default=0
         Number of nets of each party and of heads, trained at once. Predictions are the mean of
-        theirs. More than one needs tables and default nets. 0 means 4 where that
-        is possible and labels and features are not protected, else 1.
+        theirs. More than one needs tables and default nets. 0 means 4,
+        or 2 with more than 20,000 training rows or 128 numbers of a party, where that is possible
+        and labels and features are not protected; else 1.
     heads : int, default=0
         Number of nets of the head on the parties' uploads, with
         `label_protection="no_gradients"`. Predictions are averaged as those of members. 0 means 4
         with default nets, else 1.
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members that
-        receive gradients, 12 to 60, for at least 720 steps, else 60.
+        receive gradients, 12 to 60, for at least 720 steps, or with more than 20,000 training
+        rows 6 to 60, for at least 700; else 60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
         with unlabeled images; with several members and automatic epochs between 128 and 2048, for
@@ -118,8 +120,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         steps, else `"adamw"`.
         `"page"` is the paper's variance-reduced method PAGE.
     learning_rate : float, default=0.0
-        Initial learning rate η. 0 means 0.004 with several members that receive gradients, else
-        0.002.
+        Initial learning rate η. 0 means, with several members that receive gradients, 0.004, or
+        0.005 with more than 20,000 training rows; else 0.002.
     schedule : {"cosine", "constant", "warmup"}, default="cosine"
         Learning rate schedule; `warmup` is `cosine` after a linear increase.
     momentum : float, default=0.9
@@ -140,7 +142,7 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     completion_interval : int, default=0
         `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
         alone. 0 means 8 to 64 with several members that receive gradients, for about 25 such
-        steps, but 1 with `"page"`; else 1.
+        steps, 12 with more than 20,000 training rows, but 1 with `"page"`; else 1.
     image_shift : float, default=0.125
         Images are shifted at random in training, by up to this share of their height and width.
     random_state : int, RandomState or None, default=0
