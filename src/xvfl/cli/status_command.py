@@ -15,7 +15,7 @@ from xvfl.service.addresses import parse_address
 
 STATUS_TIMEOUT_S = 10
 LISTS = {
-    "heads": ("number", "state", "versions", "epoch", "epochs", "best_score", "ended"),
+    "heads": ("number", "state", "digest", "encoders", "epoch", "best_score", "ended", "problems"),
     "uploads": (
         "version",
         "part",
