@@ -47,7 +47,7 @@ SHOWN = {
     "retired": "retired",
     "retired_by": "retired by",
 }
-"""What `show` prints of a head, and as what."""
+"""What `show` prints of a head, and its names."""
 
 
 @app.command("list")
@@ -70,11 +70,12 @@ def list_command(config: CoordinatorFile, as_json: Json = False) -> None:
         print(json.dumps(heads))
         return
     table = Table(title=f"heads in {folder}")
-    for column in ("head", "state", "ended", "digest", "validation", "encoders", "usable"):
+    for column in ("head", "state", "ended (UTC)", "digest", "validation", "encoders", "usable"):
         table.add_column(column, overflow="fold")
     for each in heads:
         usable = "; ".join(each["problems"]) or ("yes" if _is_finished(each) else _why_not(each))
-        cells = (each["ended"], each["digest"][:8], _validation(each), _pairs(each["encoders"]))
+        ended = each["ended"][:16].replace("T", " ")
+        cells = (ended, each["digest"][:8], _validation(each), _pairs(each["encoders"]))
         table.add_row(str(each["number"]), each["state"], *cells, usable)
     print_table(table)
 
@@ -253,7 +254,7 @@ def _is_finished(head: Mapping[str, Any]) -> bool:
 def _why_not(head: Mapping[str, Any]) -> str:
     """Tell why a head that is not finished, or retired, cannot be used."""
     if head["state"] == "retired":
-        return f"no: retired {head['retired']} by {head['retired_by']}"
+        return f"no: retired {head['retired'][:10]} by {head['retired_by']}"
     if head["state"] == "aborted":
         return f"no: {head['ended_as']}; `xvfl coordinator` continues its training"
     return f"no: {head['progress']:.0%} trained"

@@ -8,6 +8,7 @@ from xvfl.model.registry.head_facts import (
     head_numbers,
     head_problems,
     list_heads,
+    name_head,
 )
 from xvfl.model.registry.retire import retire_head
 
@@ -19,5 +20,6 @@ __all__ = [
     "head_numbers",
     "head_problems",
     "list_heads",
+    "name_head",
     "retire_head",
 ]

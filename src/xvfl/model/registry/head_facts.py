@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xvfl.model.dashboard.json_files import read_json, read_lines
-from xvfl.model.run_dir import MANIFEST, MODEL, RECORDS
+from xvfl.model.run_dir import MANIFEST, MODEL, RECORDS, RunDir
 from xvfl.model.run_summary import SUMMARY, is_running
 from xvfl.system.locks import is_locked
 
@@ -109,6 +109,25 @@ def describe_head(folder: Path, number: int) -> dict[str, Any]:
         "suspicious": manifest.get("suspicious", {}),
         "left_out": manifest.get("left_out", []),
     }
+
+
+def name_head(head: RunDir) -> dict[str, Any]:
+    """Return what answers name of the head that they come from.
+
+    Parameters
+    ----------
+    head : RunDir
+        Run folder of a finished head. Interactive training has one head, in the state folder.
+
+    Returns
+    -------
+    dict
+        `head` (its number; 0 with interactive training), `digest` of its parameters, and
+        `encoders`: by party, version and part of the upload that it was trained on.
+    """
+    number = int(head.path.name) if head.path.parent.name == "heads" else 0
+    encoders = encoder_versions(head.manifest().get("encoders", {}))
+    return {"head": number, "digest": file_digest(head / MODEL), "encoders": encoders}
 
 
 def head_problems(folder: Path, number: int) -> list[str]:

@@ -21,7 +21,7 @@ from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordi
 from xvfl.model.evaluation import Evaluation
 from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
-from xvfl.model.registry import TRAINING_LOCK
+from xvfl.model.registry import RETIRED, TRAINING_LOCK
 from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import SUMMARY, record_run
@@ -122,6 +122,10 @@ class UploadRun:
         with file_lock(
             self._head / TRAINING_LOCK, "another process trains this head; wait for its end"
         ):
+            if self._head.has(RETIRED):
+                raise RunError(
+                    f"{self._head.path}: this head was retired; start the training again"
+                )
             outcome: RunOutcome | None = None
             while outcome is None:
                 outcome = self._train_once(self._head, stop)
