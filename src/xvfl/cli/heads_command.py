@@ -167,7 +167,9 @@ def retire(
     if not yes:
         if not sys.stdin.isatty():
             raise InputError("--yes: expected it, because there is no terminal to ask at")
-        typer.confirm(f"Delete the parameters of head {number} ({head['state']})?", abort=True)
+        if not typer.confirm(f"Delete the parameters of head {number} ({head['state']})?"):
+            print_line("nothing is deleted")
+            return
     HeadStore(folder).retire(number, by)
     event = {"event": "head_retired", "head": number, "run": head["run"], "digest": head["digest"]}
     log({**event, "was": head["state"], "by": by})
