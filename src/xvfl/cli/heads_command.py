@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,9 +12,6 @@ from rich.table import Table
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import print_error, print_evaluation, print_line, print_table
 from xvfl.errors import InputError
-
-if TYPE_CHECKING:
-    from xvfl.service.config import CoordinatorConfig
 
 app = typer.Typer(
     help="List a coordinator's heads, choose the one that predicts, retire those that are not "
@@ -91,18 +88,10 @@ def show(config: CoordinatorFile, number: Number, as_json: Json = False) -> None
         from xvfl.model.registry import describe_head, head_numbers
         from xvfl.model.run_dir import EVALUATION, RunDir
         from xvfl.service.config import load_coordinator_config
-        from xvfl.service.release_store import ReleaseStore
 
-    loaded = load_coordinator_config(config)
-    folder = RunDir(loaded.state_dir)
+    folder = RunDir(load_coordinator_config(config).state_dir)
     _check_number(number, head_numbers(folder.path))
     head, path = describe_head(folder.path, number), RunDir(folder / f"heads/{number}")
-    records = ReleaseStore(folder, loaded.signing_key).records()
-    head["released_to"] = {
-        name: "delivered" if each.delivered else "waiting"
-        for name, each in records.items()
-        if each.run == head["run"] and not each.revoked
-    }
     evaluation = path.read_json(EVALUATION) if path.has(EVALUATION) else None
     if as_json:
         print(json.dumps({**head, "evaluation": evaluation}))
@@ -209,7 +198,7 @@ def _use(path: Path, number: int | None, anyway: bool) -> None:
     parties = _parties(before.path)
     head = use_head(config, number, anyway)
     about = describe_head(folder.path, int(head.path.name))
-    signed = _signed_for(config, about["run"])
+    signed = [name for name, state in about["released_to"].items() if state == "waiting"]
     log(
         {
             "event": "head_used",
@@ -226,15 +215,6 @@ def _use(path: Path, number: int | None, anyway: bool) -> None:
         print_line(f"signed for {names}: --serve delivers it, or `xvfl release {path}`")
     if parties and parties != _parties(head.path):
         print_error("it has other parties: start a coordinator that predicts again")
-
-
-def _signed_for(config: "CoordinatorConfig", run: str) -> list[str]:
-    """Return the parties that wait for the release of a run."""
-    from xvfl.model.run_dir import RunDir
-    from xvfl.service.release_store import ReleaseStore
-
-    records = ReleaseStore(RunDir(config.state_dir), config.signing_key).records()
-    return [n for n, each in records.items() if each.run == run and not each.delivered]
 
 
 def _parties(head: Path) -> list[str]:

@@ -19,6 +19,8 @@ INDEX, RETIRED = "heads.json", "retired.json"
 """The heads that have been in use; in the folder of a head, when and by whom it was retired."""
 VERSIONS, TRAINING_LOCK = "upload_versions.json", "training.lock"
 """The uploads that a training uses, and the lock that it holds."""
+RELEASES = "releases.json"
+"""The newest release of each party."""
 CURRENT, EARLIER, TAKEN_BACK = "current", "earlier", "taken back"
 IN_TRAINING, ABORTED, IS_RETIRED = "in training", "aborted", "retired"
 FINISHED_STATES = (CURRENT, EARLIER, TAKEN_BACK)
@@ -83,11 +85,11 @@ def describe_head(folder: Path, number: int) -> dict[str, Any]:
     epoch, epochs = records[-1]["epoch"] if records else 0, summary.get("epochs", 0)
     scores = [each["score"] for each in records if each.get("score") is not None]
     uploads = manifest.get("encoders") or read_json(path / VERSIONS)
-    state = _state(path, number, used)
+    state, run = _state(path, number, used), summary.get("run", manifest.get("run", ""))
     return {
         "number": number,
         "state": state,
-        "run": summary.get("run", manifest.get("run", "")),
+        "run": run,
         "method": summary.get("method", ""),
         "label": summary.get("label", ""),
         "epoch": epoch,
@@ -104,6 +106,7 @@ def describe_head(folder: Path, number: int) -> dict[str, Any]:
         "versions": {name: each["version"] for name, each in uploads.items()},
         "encoders": encoder_versions(uploads),
         "uploads": {name: each.get("digest", "") for name, each in uploads.items()},
+        "released_to": _released_to(folder, run),
         "withdrawn_since": _withdrawn_since(folder, manifest.get("encoders", {})),
         "problems": head_problems(folder, number) if state in FINISHED_STATES else [],
         "suspicious": manifest.get("suspicious", {}),
@@ -200,6 +203,15 @@ def _end(state: str, summary: dict[str, Any]) -> str:
     if summary.get("state") == "failed":
         return str(summary.get("problem") or "failed")
     return "stopped" if summary.get("state") == "stopped" else "its process was killed"
+
+
+def _released_to(folder: Path, run: str) -> dict[str, str]:
+    """Return the parties whose newest release is of a run, and whether they have received it."""
+    return {
+        party: "delivered" if each.get("delivered") else "waiting"
+        for party, each in read_json(folder / RELEASES).items()
+        if each.get("run") == run and not each.get("revoked")
+    }
 
 
 def _upload_problems(folder: Path, party: str, about: dict[str, Any]) -> list[str]:
