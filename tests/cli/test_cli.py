@@ -96,7 +96,12 @@ def test_help_lists_every_command_in_order_of_use() -> None:
     commands = [each.callback for each in app.registered_commands if each.callback]
     assert [each.__name__ for each in commands] == list(HELP)
     assert said.code == 0
-    assert re.findall(r"^│ ([a-z]+) ", said.out, re.MULTILINE) == [*HELP, "upload", "certs"]
+    assert re.findall(r"^│ ([a-z]+) ", said.out, re.MULTILINE) == [
+        *HELP,
+        "heads",
+        "upload",
+        "certs",
+    ]
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("status", "127.0.0.1:1"), ("init", "--help")])

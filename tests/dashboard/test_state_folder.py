@@ -13,7 +13,7 @@ from xvfl.model.dashboard.run_reader import RunReader
 from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
 from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.model.run_dir import RunDir
-from xvfl.service.release_delivery import use_previous_head
+from xvfl.service.release_delivery import use_head
 from xvfl.service.uploads.file_exchange import import_upload
 from xvfl.service.uploads.party_withdrawal import store_receipt
 from xvfl.service.uploads.upload_store import REVOKED, find_upload
@@ -72,10 +72,10 @@ def test_heads_that_are_stopped_current_and_taken_back(federation: FileFederatio
             return len(RunDir(folder / "heads/2").records()) == 1
 
     federation.run(Now(), retrain=True)
-    assert states(folder) == {2: "stopped", 1: "current"}
+    assert states(folder) == {2: "aborted", 1: "current"}
     federation.run()
     assert states(folder) == {2: "current", 1: "earlier"}
-    use_previous_head(federation.config())
+    use_head(federation.config())
     assert states(folder) == {2: "taken back", 1: "current"}
     found = describe_coordinator(folder)
     assert (found["head"], found["heads"]) == (1, 2)
@@ -151,5 +151,6 @@ def test_damaged_files_are_left_out(federation: FileFederation) -> None:
     (federation.folder / "shop/receipts").mkdir()
     (federation.folder / "shop/receipts/a.receipt").write_bytes(b"damaged")
     found = describe_coordinator(folder)
-    assert found["party_upload_version"]["shop"] == 0 and found["details"]["heads"] == []
+    (head,) = found["details"]["heads"]
+    assert found["party_upload_version"]["shop"] == 0 and head["state"] == "current"
     assert describe_party(federation.folder / "shop")["receipts"] == 0

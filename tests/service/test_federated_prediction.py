@@ -25,6 +25,8 @@ from tests.service.predicting_federation import (
     train_federation,
     write_party,
 )
+from xvfl.model.registry.head_facts import file_digest
+from xvfl.model.run_dir import MODEL
 from xvfl.system.event_log import read_log
 
 
@@ -83,6 +85,13 @@ def test_numbers_equal_those_of_the_fused_model(tmp_path: Path) -> None:
     assert frame.loc["nobody", "prediction"] == pytest.approx(model.prior[0])
     assert frame.loc["nobody", "mode"] == "prior"
     assert not [name for name in frame if name.startswith("proba")]
+    digest = file_digest(tmp_path / "main/heads/1" / MODEL)
+    encoders = "; ".join(f"{name} 1" for name in PARTIES)
+    assert set(zip(frame["head"], frame["head_digest"], frame["encoders"], strict=True)) == {
+        (1, digest, encoders)
+    }
+    assert f"{len(frame)} rows by head 1 (digest {digest}; encoders {encoders})" in said.out
+    assert not any("model" in each for each in at_bank.predictions)
 
 
 def _check_assisted(federation: Predicting) -> None:

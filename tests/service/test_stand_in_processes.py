@@ -1,5 +1,6 @@
 """Stored uploads answer for parties that are away: beside a retrain, and after a withdrawal."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -147,10 +148,27 @@ def test_no_request_fails_while_a_head_is_trained_on_new_labels_and_taken_back(
             assert back.code == 0 and "head 1 is the current one" in back.out, back.err
             wait_for_heads(folder, 2)
             again = federation.predict(asked).predictions
+            chosen = run_xvfl("heads", "use", config, 2)
+            assert chosen.code == 0 and "head 2 is the current one" in chosen.out, chosen.err
+            wait_for_heads(folder, 3)
+            last = federation.predict(asked).predictions
+            gone = run_xvfl("heads", "retire", config, 1, "--yes")
+            assert gone.code == 0, gone.err
+            assert federation.predict(asked).predictions == last
         assert callers.problems == [] and 0 < during < callers.count
         events = [each["event"] for each in read_log(folder / "main")]
         # The training opened no port, and used the stored uploads.
         assert "not_listening" in events and "upload_received" not in events
+    listed = json.loads(run_xvfl("heads", "list", config, "--json").out)
+    assert [each["state"] for each in listed] == ["current", "retired"]
+    named = [
+        {"head": each["number"], **{name: each[name] for name in ("digest", "encoders")}}
+        for each in reversed(listed)
+    ]
+    assert named[0]["encoders"] == dict.fromkeys(PARTIES, "1")
+    for answers, head in ((before, 0), (after, 1), (again, 0), (last, 1)):
+        assert [each["model"] for each in answers] == [named[head]] * len(asked)
+    assert [each["prediction"] for each in last] == [each["prediction"] for each in after]
     assert [each["prediction"] for each in again] == [each["prediction"] for each in before]
     opposite = [OTHER[each["prediction"]] for each in before]
     same = [new["prediction"] == old for new, old in zip(after, opposite, strict=True)]

@@ -35,7 +35,7 @@ from xvfl.service.listener import _reply_limit
 from xvfl.service.prediction.party_prediction import PartyPredictor
 from xvfl.service.prediction.stand_in import StandIn
 from xvfl.service.release import load_signing_key
-from xvfl.service.release_delivery import use_previous_head
+from xvfl.service.release_delivery import use_head
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.service.uploads import upload_store
@@ -541,12 +541,12 @@ def test_going_back_to_a_head_of_withdrawn_rows_is_refused(federation: LocalFede
     withdraw(federation.coordinator, None, "shop", rows(1, 2, session=session), print)
     config = federation.config()
     with pytest.raises(RunError, match="shop has withdrawn 2 rows since.*--anyway"):
-        use_previous_head(config)
+        use_head(config)
     assert federation.head.path.name == "2"
     (federation.coordinator / "uploads/bank/revoked.json").write_text("{}")
     with pytest.raises(RunError, match="certificate of bank is revoked"):
-        use_previous_head(config)
-    assert use_previous_head(config, anyway=True).path.name == "1"
+        use_head(config)
+    assert use_head(config, anyway=True).path.name == "1"
 
 
 # Two processes in one folder.

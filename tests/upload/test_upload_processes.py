@@ -299,6 +299,27 @@ def test_a_head_is_trained_again_without_parties_and_taken_back(stopped: Process
     assert heads.current.path.name == "1"
 
 
+def test_a_killed_retrain_is_listed_and_retired(stopped: Processes) -> None:
+    config, folder = stopped.out / "coordinator.toml", stopped.out / "coordinator"
+
+    def states() -> dict[int, tuple[str, str]]:
+        listed = json.loads(run_xvfl("heads", "list", config, "--json").out)
+        return {each["number"]: (each["state"], each["ended_as"]) for each in listed}
+
+    config.write_text(config.read_text().replace("[tls]", "[timeouts]\noutcome = 0.1\n[tls]", 1))
+    retrain = ("coordinator", config.name, "--quiet", "--retrain")
+    program = (sys.executable, "-c", DYING, "coordinator", "epoch", "1")
+    done = subprocess.run([*program, *retrain], cwd=stopped.out, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert states() == {2: ("aborted", "its process was killed"), 1: ("current", "")}
+    said = run_xvfl("heads", "retire", config, 2, "--yes")
+    assert said.code == 0, said.err
+    assert not list((folder / "heads/2").glob("*.safetensors"))
+    said = run_xvfl("coordinator", config, "--quiet", "--retrain")
+    assert said.code == 0, said.err
+    assert states() == {3: ("current", ""), 2: ("retired", ""), 1: ("earlier", "")}
+
+
 def test_new_and_changed_rows_are_uploaded_as_a_part(stopped: Processes) -> None:
     out = stopped.out
     table = pd.read_csv(out / "right-late.csv", index_col="id")

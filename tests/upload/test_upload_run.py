@@ -22,7 +22,7 @@ from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorLabels
 from xvfl.service.labeled_rows import split_by_id
 from xvfl.service.release import load_signing_key
-from xvfl.service.release_delivery import use_previous_head
+from xvfl.service.release_delivery import use_head
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.wire import messages
@@ -143,12 +143,12 @@ def test_going_back_uses_the_head_before_and_releases_it(federation: LocalFedera
     second = federation.head.manifest()["run"]
     config = federation.config(release_to=("shop",))
     assert ReleaseStore(federation.coordinator).records()["shop"].run == second
-    assert use_previous_head(config).path.name == "1"
+    assert use_head(config).path.name == "1"
     assert federation.head.manifest()["run"] == first
     record = ReleaseStore(federation.coordinator).records()["shop"]
     assert record.run == first and not record.delivered
     with pytest.raises(RunError, match="first one"):
-        use_previous_head(config)
+        use_head(config)
 
 
 def test_rows_without_a_label_train_heads_that_can_use_them(federation: LocalFederation) -> None:

@@ -98,6 +98,17 @@ def _answers() -> Schema:
             "refused": {**texts, "description": "Parties that have used up a budget for the row."},
             "completed": {**share, "description": "Share of completed features."},
             "notes": texts,
+            "model": {
+                "type": "object",
+                "description": "At the coordinator: number and digest of the head that predicted "
+                "the row, and the version of each party's encoder.",
+                "required": ["head", "digest", "encoders"],
+                "properties": {
+                    "head": {"type": "integer", "minimum": 0},
+                    "digest": TEXT,
+                    "encoders": {"type": "object", "additionalProperties": TEXT},
+                },
+            },
         },
     }
     return {

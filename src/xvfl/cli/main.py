@@ -17,6 +17,7 @@ from xvfl.cli import (
     dashboard_command,
     demo,
     encoder_command,
+    heads_command,
     inspect_command,
     release_command,
     runs,
@@ -57,7 +58,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         services.coordinator,
         services.party,
         status_command.status,
-        services.rollback,
+        heads_command.rollback,
         align_command.align,
         release_command.release,
         release_command.install,
@@ -78,7 +79,8 @@ for _panel, _commands in PANELS.items():
         app.command(rich_help_panel=_panel, context_settings=_settings)(_command)
 for _command in encoder_command.COMMANDS:
     upload_command.app.command()(_command)
-for _name, _group in (("upload", upload_command.app), ("certs", certificates.app)):
+GROUPS = {"heads": heads_command.app, "upload": upload_command.app, "certs": certificates.app}
+for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name, rich_help_panel="Federation of processes")
 
 

@@ -5,7 +5,7 @@ import os
 import ssl
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -39,6 +39,8 @@ class FederatedSummary:
     modes: Counter[str] = field(default_factory=Counter)
     unreachable: dict[str, str] = field(default_factory=dict)
     """Parties that did not take part in some answers, and why."""
+    heads: Counter[str] = field(default_factory=Counter)
+    """Rows by the head that predicted them: its number, digest, and the encoders' versions."""
     complete: bool = True
     """Whether no budget has refused rows; else the same call requests them again."""
 
@@ -97,6 +99,7 @@ def predict_federated(
                 columns = columns or list(frame.columns)
                 writer.add(frame.reindex(columns=columns))
             summary.modes.update(each["mode"] for each in answers)
+            summary.heads.update(_head(each["model"]) for each in answers if "model" in each)
             for each in answers:
                 summary.unreachable |= each["unreachable"]
             report(f"{summary.rows:,} rows", summary.rows / len(ids))
@@ -235,6 +238,7 @@ def _frame(answers: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "unreachable": "+".join(each["unreachable"]),
             "completed": each["completed"],
             "notes": "; ".join(each["notes"]),
+            **_model_cells(each.get("model")),
         }
         for each in answers
     ]
@@ -244,6 +248,20 @@ def _frame(answers: Sequence[dict[str, Any]]) -> pd.DataFrame:
         values = [each["prediction"] for each in answers]
         frame["prediction"] = pd.Series(values, frame.index, dtype=object)
     return frame
+
+
+def _model_cells(model: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the cells that name the head of a row; none of a party's answer."""
+    if model is None:
+        return {}
+    encoders = "; ".join(f"{name} {version}" for name, version in model["encoders"].items())
+    return {"head": model["head"], "head_digest": model["digest"], "encoders": encoders}
+
+
+def _head(model: Mapping[str, Any]) -> str:
+    cells = _model_cells(model)
+    encoders = f"; encoders {cells['encoders']}" if cells["encoders"] else ""
+    return f"head {cells['head']} (digest {cells['head_digest']}{encoders})"
 
 
 def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:

@@ -322,6 +322,8 @@ def _predict_federated(config: Path, ids: str | None, id_column: str | None, out
         summary = predict_federated(config, ids, id_column, output, report)
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
     print_line(f"wrote {summary.rows} rows to {output} ({used})")
+    for head, count in summary.heads.items():
+        print_line(f"{count} rows by {head}")
     if not summary.complete:
         print_error("warning: a budget has refused rows; the same command requests them again")
     for name, reason in summary.unreachable.items():

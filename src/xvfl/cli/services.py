@@ -1,4 +1,4 @@
-"""`xvfl coordinator`, `party` and `rollback`: the processes of a federation."""
+"""`xvfl coordinator` and `party`: the processes of a federation."""
 
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +44,7 @@ def coordinator(
     xvfl coordinator coordinator.toml
 
     --retrain trains another head on the stored uploads, with other labels or options; it becomes
-    the current head when it is finished. `xvfl rollback` returns to the previous head.
+    the current head when it is finished. `xvfl heads` lists and chooses heads.
 
     With --serve it predicts instead: it answers requests for ids over HTTP with the parties that
     reply before the deadline.
@@ -71,35 +71,6 @@ def coordinator(
     if outcome.uninformed:
         names = ", ".join(outcome.uninformed)
         print_error(f"the release waits for {names}; deliver it with: xvfl release {config}")
-
-
-def rollback(
-    config: CoordinatorFile,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway",
-            help="Also if it was trained on uploads that were withdrawn, expired or suspended.",
-        ),
-    ] = False,
-) -> None:
-    """Return to the coordinator's previous head, and sign it for the parties that hold this one.
-
-    A coordinator with --serve that is running changes to it within a second, and delivers it to
-    the parties; without one, deliver it with `xvfl release`. A second rollback returns to the head
-    before; --retrain trains another one.
-
-    A head that was trained on rows that were withdrawn since, or on the upload of a revoked party,
-    is refused.
-
-    xvfl rollback coordinator.toml
-    """
-    with require_extra("federated"):
-        from xvfl.service.config import load_coordinator_config
-        from xvfl.service.release_delivery import use_previous_head
-
-    head = use_previous_head(load_coordinator_config(config), anyway)
-    print(f"head {head.path.name} is the current one")
 
 
 def party(

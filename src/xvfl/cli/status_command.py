@@ -15,7 +15,7 @@ from xvfl.service.addresses import parse_address
 
 STATUS_TIMEOUT_S = 10
 LISTS = {
-    "heads": ("number", "state", "versions", "epoch", "epochs", "best_score", "ended"),
+    "heads": ("number", "state", "digest", "encoders", "epoch", "best_score", "ended", "problems"),
     "uploads": (
         "version",
         "part",
@@ -82,6 +82,8 @@ def _text(name: str, value: object) -> str:
     """Write a value; shares in percent, large numbers with separators."""
     if value is None or value == "":
         return "–"
+    if name == "digest":
+        return str(value)[:8]
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):

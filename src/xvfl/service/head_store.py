@@ -3,16 +3,19 @@
 heads/N/      run folder of head N: checkpoint, records, evaluation, weights, manifest
 heads.json    the heads that have been in use, the current one last
 
+`xvfl.model.registry` describes them.
+
 A head is trained in a folder of its own and becomes the current one when it is finished, so that
 training never changes what predicts. Interactive training and version 0.3 have one head, in the
 state folder itself.
 """
 
 from xvfl.errors import RunError
+from xvfl.model.registry import INDEX, RETIRED, TRAINING_LOCK, head_numbers, retire_head
 from xvfl.model.run_dir import MANIFEST, RunDir
 from xvfl.system.locks import file_lock
 
-FOLDER, INDEX, LOCK = "heads", "heads.json", "heads.lock"
+LOCK = "heads.lock"
 
 
 class HeadStore:
@@ -40,20 +43,49 @@ class HeadStore:
 
         Without one, start the first head, or with `retrain` another one; else return None.
         """
-        names = [path.name for path in self._folder.path.glob(f"{FOLDER}/*")]
-        number = max((int(name) for name in names if name.isdecimal()), default=0)
-        if number and not self._head(number).has(MANIFEST):
-            return self._head(number)
-        if (number or self._folder.has(MANIFEST)) and not retrain:
+        heads = [self._head(number) for number in head_numbers(self._folder.path)]
+        if heads and not (heads[0].has(MANIFEST) or heads[0].has(RETIRED)):
+            return heads[0]
+        if not retrain and any(each.has(MANIFEST) for each in (*heads, self._folder)):
             return None
-        return self._head(number + 1).create()
+        return self._head(int(heads[0].path.name) + 1 if heads else 1).create()
 
-    def promote(self, head: RunDir) -> None:
-        """Use a finished head from now on."""
+    def finished(self, number: int) -> RunDir:
+        """Return the run folder of a head that can be used."""
+        head = self._head(number)
+        if head.has(RETIRED):
+            problem = (
+                "its parameters were deleted; train another one with --retrain, or use another"
+            )
+        elif not head.path.is_dir():
+            problem = "no such head; use one of `xvfl heads list`"
+        elif not head.has(MANIFEST):
+            problem = "not finished; `xvfl coordinator` continues its training"
+        else:
+            return head
+        raise RunError(f"head {number}: {problem}")
+
+    def use(self, head: RunDir) -> None:
+        """Use a finished head from now on; those that were used after it are taken back."""
         number = int(head.path.name)
         with file_lock(self._folder / LOCK):
-            used = [each for each in self._used() if each != number]
-            self._folder.write_json(INDEX, {"used": [*used, number]})
+            self.finished(number)
+            used = self._used()
+            before = used[: used.index(number)] if number in used else used
+            self._folder.write_json(INDEX, {"used": [*before, number]})
+
+    def retire(self, number: int, by: str) -> None:
+        """Delete the parameters of a head that is neither the current one nor in training."""
+        head, busy = self._head(number), "this head is in training; stop the coordinator first"
+        with file_lock(self._folder / LOCK):
+            used = self._used()
+            if used[-1:] == [number]:
+                raise RunError(f"head {number}: it is the current one; use another one first")
+            if not head.path.is_dir() or head.has(RETIRED):
+                raise RunError(f"head {number}: no such head, or retired; see `xvfl heads list`")
+            with file_lock(head / TRAINING_LOCK, busy):
+                self._folder.write_json(INDEX, {"used": [n for n in used if n != number]})
+                retire_head(head, by)
 
     @property
     def previous(self) -> RunDir:
@@ -63,17 +95,10 @@ class HeadStore:
             raise RunError(f"{self._folder.path}: no earlier head; this is the first one")
         return self._head(used[-2])
 
-    def go_back(self) -> RunDir:
-        """Use the head before the current one again; return its folder."""
-        with file_lock(self._folder / LOCK):
-            head = self.previous
-            self._folder.write_json(INDEX, {"used": self._used()[:-1]})
-        return head
-
     def _used(self) -> list[int]:
         if not self._folder.has(INDEX):
             return []
         return [int(each) for each in self._folder.read_json(INDEX)["used"]]
 
     def _head(self, number: int) -> RunDir:
-        return RunDir(self._folder / f"{FOLDER}/{number}")
+        return RunDir(self._folder / f"heads/{number}")

@@ -8,6 +8,7 @@ from threading import Event
 
 from xvfl.errors import PartyError, RunError, XVFLError, unknown
 from xvfl.federation.remote_party import RemoteParty, request_all
+from xvfl.model.registry import head_problems
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
@@ -17,7 +18,6 @@ from xvfl.service.party_release import PartyFolder
 from xvfl.service.release import check_releasable
 from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import load_trained_heads
-from xvfl.service.uploads.withdrawals import head_problems
 from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.wire.messages import Done, End, Release
 from xvfl.wire.request_ids import next_request_id
@@ -44,24 +44,32 @@ def sign_releases(
     return store
 
 
-def use_previous_head(config: CoordinatorConfig, anyway: bool = False) -> RunDir:
-    """Use the head before the current one; sign it for the parties that have the current one.
+def use_head(config: CoordinatorConfig, number: int | None = None, anyway: bool = False) -> RunDir:
+    """Use a finished head, by default the one before the current one.
 
-    A head that was trained on an upload that may not be used any more is refused, unless `anyway`.
+    It is signed for the parties that have the current one. A head that was trained on an upload
+    that may not be used any more is refused, unless `anyway`.
     """
     folder = RunDir(config.state_dir)
-    previous = HeadStore(folder).previous
-    problems = head_problems(folder, previous)
+    heads, store = HeadStore(folder), ReleaseStore(folder, config.signing_key)
+    head = heads.previous if number is None else heads.finished(number)
+    problems = head_problems(folder.path, int(head.path.name))
     if problems and not anyway:
         raise RunError(
-            f"{previous.path}: it was trained on uploads that may not be used any more: "
-            f"{'; '.join(problems)}; train another head with --retrain, or add --anyway"
+            f"{head.path}: it should not be used any more: {'; '.join(problems)}; train another "
+            "head with --retrain, or add --anyway"
         )
-    records = ReleaseStore(folder, config.signing_key).records()
-    run = HeadStore(folder).current.manifest()["run"]
-    head = HeadStore(folder).go_back()
+    trained, records = load_trained_heads(head, config), store.records()
+    run = heads.current_run
     holders = [name for name, each in records.items() if each.run == run and not each.revoked]
-    sign_releases(config, holders)
+    if without := [name for name in holders if name not in trained.names]:
+        raise RunError(
+            f"{head.path}: it was trained without {', '.join(without)}, which the current head is "
+            "released to; revoke this with `xvfl release --revoke` first"
+        )
+    check_releasable(trained.loss, holders)
+    heads.use(head)
+    trained.release(store, holders)
     return head
 
 

@@ -1,7 +1,7 @@
 """The coordinator's result of a finished run: the heads, saved and signed for named parties."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from xvfl.methods.build import build_method
 from xvfl.methods.pooling import decision_weights, load_decision_weights
 from xvfl.methods.xvfl import DecisionWeights
 from xvfl.model.prediction import completing_modes
+from xvfl.model.registry import name_head
 from xvfl.model.run_dir import FORMAT, MANIFEST, MODEL, RunDir
 from xvfl.options import resolve_privacy, resolve_saved
 from xvfl.primitives.task import Task, task_from_dict
@@ -45,6 +46,8 @@ class TrainedHeads:
     """The parties, in the order of the method's adapters."""
     encoders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By party, the upload that the heads were trained on; empty with interactive training."""
+    named: Mapping[str, Any] = field(default_factory=dict)
+    """What answers name; see `name_head`."""
 
     @property
     def runs(self) -> dict[str, str]:
@@ -162,4 +165,4 @@ def load_federated_model(config: CoordinatorConfig) -> TrainedHeads:
         )
     require_mode(heads.method, "collaborative", heads.loss.method)
     heads.method.heads.eval()
-    return heads
+    return replace(heads, named=name_head(head))

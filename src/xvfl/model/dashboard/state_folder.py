@@ -12,8 +12,13 @@ from typing import Any
 from xvfl.errors import WireError
 from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.model.dashboard.json_files import MAX_FILE_BYTES, read_json, read_lines
-from xvfl.model.run_dir import MANIFEST, RECORDS
-from xvfl.model.run_summary import SUMMARY, is_running
+from xvfl.model.registry.head_facts import (
+    CURRENT,
+    FINISHED_STATES,
+    IN_TRAINING,
+    is_withdrawn,
+    list_heads,
+)
 from xvfl.system.event_log import LOG
 from xvfl.wire import codec
 from xvfl.wire.messages import Receipt
@@ -35,22 +40,23 @@ def describe_coordinator(folder: Path, parties: Iterable[str] = ()) -> dict[str,
     names = dict.fromkeys([*parties, *(path.name for path in sorted(folder.glob("uploads/*/")))])
     if not names:
         return {}
-    heads = _heads(folder)
-    current: dict[str, Any] = next((each for each in heads if each["state"] == "current"), {})
-    training: dict[str, Any] = next((each for each in heads if each["state"] == "training"), {})
+    heads = list_heads(folder, MAX_LISTED)
+    current: dict[str, Any] = next((each for each in heads if each["state"] == CURRENT), {})
+    training: dict[str, Any] = next((each for each in heads if each["state"] == IN_TRAINING), {})
     uploads = {name: _newest_upload(folder / "uploads" / name) for name in names}
     keys = dict.fromkeys(key for each in uploads.values() for key in each)
     trained = "finished" if current else WAITING
     return {
-        "state": TRAINING if training else trained,
+        "state": TRAINING if training.get("started") else trained,
         **{
             f"party_upload_{key}": {n: each[key] for n, each in uploads.items() if key in each}
             for key in keys
         },
         "party_upload_suspicious": current.get("suspicious", {}),
         "party_head_version": current.get("versions", {}),
-        "heads": sum(each["state"] in ("current", "earlier", "taken back") for each in heads),
+        "heads": sum(each["state"] in FINISHED_STATES for each in heads),
         "head": current.get("number", 0),
+        "head_digest": current.get("digest", ""),
         "head_in_training": training.get("number", 0),
         "head_in_training_progress": training.get("progress", 0.0),
         "details": {"heads": heads},
@@ -76,7 +82,7 @@ def describe_party(folder: Path) -> dict[str, Any]:
         {
             **_about(manifest),
             "left": {way: time for (order, way), time in left.items() if order == manifest.order},
-            "withdrawn": _is_withdrawn(withdrawn, manifest.version),
+            "withdrawn": is_withdrawn(withdrawn, manifest.version),
         }
         for manifest in _manifests(folder / "encoders")
     ]
@@ -135,77 +141,6 @@ def _newest_upload(folder: Path) -> dict[str, Any]:
 
 def _newest_withdrawn(record: dict[str, Any]) -> int:
     return int(max([record.get("until", 0), *record.get("versions", [])]))
-
-
-def _is_withdrawn(record: dict[str, Any], version: int) -> bool:
-    return version <= record.get("until", 0) or version in record.get("versions", [])
-
-
-def _heads(folder: Path) -> list[dict[str, Any]]:
-    """Describe the heads whose training has started, the newest first."""
-    numbers = (int(path.name) for path in folder.glob("heads/*/") if path.name.isdecimal())
-    used = read_json(folder / "heads.json").get("used", [])
-    heads = []
-    for number in sorted(numbers, reverse=True)[:MAX_LISTED]:
-        path = folder / f"heads/{number}"
-        summary, manifest = read_json(path / SUMMARY), read_json(path / MANIFEST)
-        if not summary:
-            continue
-        records = [each for each in read_lines(path / RECORDS) if each.get("kind") == "epoch"]
-        epoch, epochs = records[-1]["epoch"] if records else 0, summary.get("epochs", 0)
-        best = [each["score"] for each in records if each.get("score") is not None]
-        heads.append(
-            {
-                "number": number,
-                "state": _head_state(number, used, summary, manifest),
-                "run": summary.get("run", ""),
-                "method": summary.get("method", ""),
-                "label": summary.get("label", ""),
-                "epoch": epoch,
-                "epochs": epochs,
-                "progress": round(epoch / epochs, 3) if epochs else 0.0,
-                "best_score": max(best, default=None),
-                "score_name": summary.get("score_name", ""),
-                "ended": summary.get("ended", ""),
-                "versions": {
-                    name: each["version"]
-                    for name, each in (
-                        manifest.get("encoders") or read_json(path / "upload_versions.json")
-                    ).items()
-                },
-                "withdrawn_since": _withdrawn_since(folder, manifest.get("encoders", {})),
-                "suspicious": manifest.get("suspicious", {}),
-                "left_out": manifest.get("left_out", []),
-            }
-        )
-    return heads
-
-
-def _withdrawn_since(folder: Path, encoders: dict[str, Any]) -> dict[str, int]:
-    """Count the rows that a head was trained on and that were withdrawn since, by party."""
-    found = {}
-    for name, used in encoders.items():
-        record = read_json(folder / f"uploads/{name}/withdrawn.json")
-        rows, session = used.get("rows", 0), used.get("session")
-        count = sum(row < rows for row in record.get("rows", {}).get(session, []))
-        if _is_withdrawn(record, used["version"]):
-            count = rows
-        if count > used.get("withdrawn", 0):
-            found[name] = count - used.get("withdrawn", 0)
-    return found
-
-
-def _head_state(
-    number: int, used: list[int], summary: dict[str, Any], manifest: dict[str, Any]
-) -> str:
-    """Return whether a head predicts, has predicted, was taken back, or is not finished."""
-    if number in used:
-        return "current" if number == used[-1] else "earlier"
-    if manifest:
-        return "taken back"
-    if is_running(summary):
-        return "training"
-    return "failed" if summary.get("state") == "failed" else "stopped"
 
 
 def _receipts(folder: Path) -> Iterator[dict[str, Any]]:

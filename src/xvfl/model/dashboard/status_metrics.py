@@ -56,6 +56,7 @@ COORDINATOR = {
     "party_head_version": StatusMetric("Version of the upload that it was trained on."),
     "head_in_training": StatusMetric("Number of the head in training; 0 if there is none."),
     "head_in_training_progress": StatusMetric("Its finished share."),
+    "predicting_head": StatusMetric("Number of the head that answers come from."),
     "predicting": StatusMetric("1 if this process answers prediction requests."),
     "party_stands_in": StatusMetric("1 if the stored upload can stand in for the party now."),
     "party_answer_seconds": StatusMetric("Seconds that the party's last answer took."),

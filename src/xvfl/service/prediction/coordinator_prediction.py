@@ -184,7 +184,8 @@ class CoordinatorPredictor:
 
     def prior(self, note: str) -> dict[str, Any]:
         """Answer a row that no party holds."""
-        return prior_answer(self.model.task, self.model.prior, note)
+        model = self.model
+        return {**prior_answer(model.task, model.prior, note), "model": model.named}
 
     def check_ready(self) -> None:
         """Raise `UnavailableError` if fewer than `min_parties` are available."""
@@ -206,7 +207,8 @@ class CoordinatorPredictor:
         values, answers, unreachable = self._predict(model, torch.tensor(rows), caller, deadline)
         self._check_parties(len(model.names) - len(unreachable), "answered")
         return [
-            to_json(model.task, *each, unreachable) for each in zip(values, answers, strict=True)
+            {**to_json(model.task, *each, unreachable), "model": model.named}
+            for each in zip(values, answers, strict=True)
         ]
 
     @torch.no_grad()
@@ -310,6 +312,7 @@ class CoordinatorPredictor:
             "state": "predicting",
             "predicting": True,
             "run": self.model.run,
+            "predicting_head": self.model.named.get("head", 0),
             "party_present": {each.name: int(each.available) for each in parties},
             "party_stands_in": {
                 self.model.names[i]: int(each.usable) for i, each in self._stand_ins.items()

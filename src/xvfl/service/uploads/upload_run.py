@@ -21,6 +21,7 @@ from xvfl.model.dashboard.state_folder import TRAINING, WAITING, describe_coordi
 from xvfl.model.evaluation import Evaluation
 from xvfl.model.fitting import choose_device
 from xvfl.model.missing_map import MISSING, rows_map
+from xvfl.model.registry import RETIRED, TRAINING_LOCK
 from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import SUMMARY, record_run
@@ -49,7 +50,6 @@ from xvfl.training.predict import mean_score, mode_losses
 from xvfl.wire.in_process import OfflineTransport
 
 RUN, SPLIT, VERSIONS = "run_name.json", "split.json", "upload_versions.json"
-LOCK = "training.lock"
 ABOUT = ("version", "part", "session", "rows", "width", "created", "epsilon", "delta", "terms")
 """What the manifest of a head repeats of the manifest of an upload."""
 MAX_RESTARTS = 3
@@ -119,7 +119,13 @@ class UploadRun:
             evaluation, manifest = Evaluation.from_dict(head.read_json(EVALUATION)), head.manifest()
             problems = manifest.get("suspicious", {})
             return self._deliver(RunOutcome(manifest["step"], evaluation, (), problems), stop)
-        with file_lock(self._head / LOCK, "another process trains this head; wait for its end"):
+        with file_lock(
+            self._head / TRAINING_LOCK, "another process trains this head; wait for its end"
+        ):
+            if self._head.has(RETIRED):
+                raise RunError(
+                    f"{self._head.path}: this head was retired; start the training again"
+                )
             outcome: RunOutcome | None = None
             while outcome is None:
                 outcome = self._train_once(self._head, stop)
@@ -253,7 +259,7 @@ class UploadRun:
             # A withdrawal before this lists no head; one after it lists this one.
             if _any_changed(stores):
                 return self._discard(head, stores, trainer.progress.step, stop)
-        self._heads.promote(head)
+        self._heads.use(head)
         trained.release(self._releases, config.release_to)
         self._log({"event": FINISHED, "head": head.path.name, "run": run, **outcome})
         return RunOutcome(trainer.progress.step, evaluation, (), self._problems)

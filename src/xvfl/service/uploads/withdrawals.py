@@ -143,18 +143,6 @@ def remember_certificate(folder: RunDir, party: str, certificate: bytes, log: Lo
             log({"event": "certificate_not_kept", "party": party, "reason": str(error)})
 
 
-def head_problems(folder: RunDir, head: RunDir) -> list[str]:
-    """Tell which uploads that a head was trained on may not be used any more, and why."""
-    problems = []
-    for party, about in head.manifest().get("encoders", {}).items():
-        uploads = RunDir(folder / f"uploads/{party}")
-        if reason := _withdrawn_since(Withdrawn(uploads), about):
-            problems.append(f"{party} {reason}")
-        if uploads.has(REVOKED) and not about["terms"].get("keep_after_revocation"):
-            problems.append(f"the certificate of {party} is revoked")
-    return problems
-
-
 def _check(folder: RunDir, party: str, message: Withdraw) -> None:
     """Reject a withdrawal that names nothing, or rows of an unknown alignment."""
     handles, version = message.handles, message.version

@@ -197,24 +197,23 @@ function tablesTable(names, parties) {
 /** The heads of a coordinator; `link` is the address of one, if it has a page. */
 export function headsPanel() {
   const body = html("div", { class: "scroll" });
-  const kinds = { current: "finished", training: "training", failed: "failed", stopped: "stopped" };
+  const kinds = { current: "finished", "in training": "training", aborted: "failed", retired: "stopped" };
   function update(heads, link = null) {
     if (!heads?.length) return body.replaceChildren(hint("No head is trained yet: the training starts when all uploads are stored."));
     body.replaceChildren(table(["head", "state", "label", "trained on", "epochs", "#best validation", "ended", "remarks"], heads.map((each) => [
-      link ? html("a", { href: link(each.number) }, `head ${each.number}`) : `head ${each.number}`,
+      html("span", {}, link ? html("a", { href: link(each.number) }, `head ${each.number}`) : `head ${each.number}`, small(each.digest.slice(0, 8))),
       tag(each.state, kinds[each.state] ?? ""), html("span", {}, each.label, small(each.method)),
-      Object.entries(each.versions).map(([name, version]) => `${name} ${version}`).join(", ") || "–",
-      each.state === "training" ? html("span", {}, `${number(each.epoch)} of ${number(each.epochs)} `, shareBar(each.progress, `head ${each.number}`)) : number(each.epoch),
+      Object.entries(each.encoders).map(([name, version]) => `${name} ${version}`).join(", ") || "–",
+      each.state === "in training" ? html("span", {}, `${number(each.epoch)} of ${number(each.epochs)} `, shareBar(each.progress, `head ${each.number}`)) : number(each.epoch),
       each.best_score === null ? "–" : `${number(-each.best_score)} ${each.score_name}`, timeAgo(each.ended), headRemarks(each),
-    ]), "“Trained on” names the version of each party's upload.", "cards"));
+    ]), "“Trained on” names the version of each party's upload. `xvfl heads` shows the same, and changes the current head.", "cards"));
   }
   return { element: panel("Heads", body, true), update };
 }
 
 function headRemarks(head) {
   const suspicious = Object.keys(head.suspicious), left = head.left_out;
-  const withdrawn = Object.entries(head.withdrawn_since).map(([name, rows]) => `${number(rows)} ${rows === 1 ? "row" : "rows"} of ${name} withdrawn since`);
-  return [...withdrawn, suspicious.length ? `suspicious: ${suspicious.join(", ")}` : "", left.length ? `without ${left.join(", ")}` : ""]
+  return [...head.problems, head.ended_as, head.retired_by ? `by ${head.retired_by}` : "", suspicious.length ? `suspicious: ${suspicious.join(", ")}` : "", left.length ? `without ${left.join(", ")}` : ""]
     .filter(Boolean).join("; ") || "–";
 }
 
