@@ -85,7 +85,8 @@ class Dishonest:
     """A federation whose party `shop` forges its embeddings, and states their digests."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.made, self._patch = LocalFederation(folder, n_rows=2000), patch
+        # With 2,100 rows, each has a value at each party, so none is excluded if a party is.
+        self.made, self._patch = LocalFederation(folder, n_rows=2100), patch
         # The label is a column of each, so that chance does not decide about an honest upload.
         tables = [self.made.tables[name].loc[self.made.labels.index, "x0"] for name in PARTIES]
         self.made.labels = (sum(each.fillna(0) for each in tables) > 0).astype(int)
