@@ -12,7 +12,7 @@ MAX_ROWS, MIN_ROWS = 8192, 100
 """Largest number of rows that are looked at; smallest number with both numbers."""
 MAX_NUMBERS = 256
 """Most numbers of a table; with more there are no differences."""
-CORRELATED, EQUAL = 0.9, 1 - 1e-9
+CORRELATED, EQUAL = 0.95, 1 - 1e-9
 """Smallest and largest correlation of two numbers without their signs."""
 CENTRAL = (0.005, 0.995)
 """Quantiles of a difference that become 0 and 1."""
