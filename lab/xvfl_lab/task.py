@@ -49,10 +49,13 @@ class Task:
     def digest(self) -> str:
         """Hash labels, test rows, columns and missing features: the same on every machine.
 
-        Values and bins are left out, since their last bits depend on the machine.
+        Values, bins and differences are left out, since their last bits depend on the machine.
         """
         about = blake2b(digest_size=8)
-        layouts = {name: replace(each, bins=()).to_dict() for name, each in self.layouts.items()}
+        layouts = {
+            name: replace(each, bins=(), differences=()).to_dict()
+            for name, each in self.layouts.items()
+        }
         about.update(json.dumps([self.name, layouts], sort_keys=True).encode())
         about.update(self.y.astype("<i8").tobytes())
         for each in (self.test, *(self.observed.get(party) for party in self.layouts)):

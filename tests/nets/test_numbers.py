@@ -11,7 +11,7 @@ from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl.methods.build import build_parties
 from xvfl.nets.numbers import N_FREQUENCIES, SAME_VALUE, NumberEmbeddings
 from xvfl.nets.stacked import stack
-from xvfl.primitives.layout import Feature, Layout, NumberBins
+from xvfl.primitives.layout import Difference, Feature, Layout, NumberBins
 
 KNOTS = (0.0, 1e-6, 0.1, 1 / 3, 0.5, 0.999999, 1.0)
 BINS = (
@@ -87,7 +87,8 @@ def test_encodings_equal_loops() -> None:
 
 
 def test_stacked_embeddings_equal_single_ones() -> None:
-    single = [NumberEmbeddings(LAYOUT, 4) for _ in range(3)]
+    layout = replace(LAYOUT, differences=PAIRS)
+    single = [NumberEmbeddings(layout, 4) for _ in range(3)]
     parts = rows()[:399].chunk(3)
     expected = torch.cat([net(part) for net, part in zip(single, parts, strict=True)])
     found = stack(single)(torch.cat(parts))
@@ -96,7 +97,7 @@ def test_stacked_embeddings_equal_single_ones() -> None:
 
 def test_gradients_are_finite() -> None:
     x = rows().requires_grad_()
-    net = NumberEmbeddings(LAYOUT, 4)
+    net = NumberEmbeddings(replace(LAYOUT, differences=PAIRS), 4)
     net(x).sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in net.parameters())
@@ -121,6 +122,44 @@ def test_looked_up_products_equal_matrix_products() -> None:
     torch.testing.assert_close(of_weight, slow[1])
     inside = ~torch.isin(values, torch.tensor([*KNOTS, 0.2, 0.8]))
     torch.testing.assert_close(of_x[inside], slow[0][inside], rtol=1e-4, atol=1e-4)
+
+
+PAIRS = (Difference(0, 3, 0.75, -0.5, 0.25), Difference(2, 7, -1.5, 0.5, 2.0))
+
+
+def test_differences_equal_loops() -> None:
+    wide = 2 * N_FREQUENCIES
+    net = NumberEmbeddings(replace(LAYOUT, bins=(), differences=PAIRS), wide)
+    with torch.no_grad():
+        net.weight.copy_(torch.eye(wide).expand_as(net.weight))
+        net.bias.zero_()
+        x = rows()
+        found = net(x)[:, x.shape[1] :].view(len(x), len(NUMBERS) + len(PAIRS), wide)
+        plain = NumberEmbeddings(replace(LAYOUT, bins=()), wide)
+        plain.load_state_dict({name: each[:, :5] for name, each in net.state_dict().items()})
+        torch.testing.assert_close(found[:, :5].flatten(1), plain(x)[:, x.shape[1] :])
+    flag_of = dict(zip(NUMBERS, FLAGS, strict=True))
+    for at, pair in enumerate(PAIRS, start=len(NUMBERS)):
+        frequencies = net.frequencies[0, at]
+        for row, embedded in zip(x.tolist(), found[:, at], strict=True):
+            given = row[flag_of[pair.first]] * row[flag_of[pair.second]]
+            difference = row[pair.first] - pair.slope * row[pair.second]
+            scaled = min(max((difference - pair.low) / (pair.high - pair.low), 0.0), 1.0)
+            angles = 2 * torch.pi * scaled * frequencies
+            expected = given * torch.cat([angles.sin(), angles.cos()]).relu()
+            torch.testing.assert_close(embedded, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_differences_are_used_with_labels_alone() -> None:
+    layout = replace(LAYOUT, differences=PAIRS)
+    options = resolved(NetConfig(8, 16, number_embedding_dim=3, members=1))
+
+    def count(net: torch.nn.Module) -> int:
+        (found,) = [each for each in net.modules() if isinstance(each, NumberEmbeddings)]
+        return len(found.second)
+
+    assert count(build_parties({"p": layout}, options.net, options.loss, [0])["p"]) == len(PAIRS)
+    assert count(build_encoder("p", layout, EncoderConfig(embedding_dim=8), [0])) == 0
 
 
 def test_with_labels_inflated_numbers_alone_use_bins() -> None:

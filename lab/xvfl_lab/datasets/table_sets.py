@@ -65,7 +65,7 @@ def whole_features(layout: Layout, encoded: Encoded) -> tuple[Layout, Encoded]:
         for first in [group[0][1]]
     )
     observed = np.stack([encoded.observed[:, group[0][0]] for group in groups], axis=1)
-    return Layout(features, bins=layout.bins), replace(encoded, observed=observed)
+    return replace(layout, features=features), replace(encoded, observed=observed)
 
 
 def require_columns(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> None:

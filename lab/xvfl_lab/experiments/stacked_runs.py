@@ -194,7 +194,7 @@ class StackedRuns:
         """Build the parties of interactive training."""
         one, privacy = self.configs[0], self.options.privacy
         layouts = {
-            name: replace(each, bins=()) if self.as_stored else each
+            name: replace(each, bins=(), differences=()) if self.as_stored else each
             for name, each in self.task.layouts.items()
         }
         nets = build_parties(

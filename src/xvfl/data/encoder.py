@@ -4,7 +4,7 @@ Shapes: n rows; dense, hashed, raw and encoded as the layout counts them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from itertools import combinations
 from typing import Any
@@ -17,14 +17,17 @@ from xvfl.config import TableOptions
 from xvfl.data.code_numbers import MAX_ROWS, add_code_warnings
 from xvfl.data.codecs import Codec, DateCodec, codec_from_dict, codec_to_dict, parse_columns
 from xvfl.data.column_stats import ColumnStats
+from xvfl.data.differences import MAX_ROWS as MAX_COMPARED
+from xvfl.data.differences import fit_differences
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder
+from xvfl.data.label_leaks import spread_rows
 from xvfl.data.parse import describe_table, mask_missing
 from xvfl.data.schema import summarize
 from xvfl.data.text import as_text
 from xvfl.data.value_stats import FitLimits, sampling_keys
 from xvfl.errors import InputError, unknown, warn
-from xvfl.primitives.layout import Layout, NumberBins, bins_from_dict
+from xvfl.primitives.layout import Difference, Layout, NumberBins, bins_from_dict
 from xvfl_serve.encoding.cells import NA_TEXTS, MissingCells
 from xvfl_serve.encoding.columns import NOTES, Bools
 from xvfl_serve.encoding.dates import ISO
@@ -51,6 +54,8 @@ class TableEncoder:
         Columns without information, and the reason.
     bins : mapping of str to NumberBins, optional
         The bins of numbers, durations and dates, by column. Encoders of earlier versions have none.
+    differences : iterable of Difference, optional
+        Differences of correlated numbers. Encoders of earlier versions have none.
 
     Attributes
     ----------
@@ -82,6 +87,7 @@ class TableEncoder:
         na_values: Sequence[str] = (),
         left_out: Mapping[str, str] | None = None,
         bins: Mapping[str, NumberBins] | None = None,
+        differences: Iterable[Difference] = (),
     ) -> None:
         by_column = list(codecs)
         self.party = party
@@ -98,7 +104,11 @@ class TableEncoder:
             if each.kind != "hashed"
             for place in range(each.width)
         )
-        self.layout = Layout(features, bins=by_dense_column if self.bins else ())
+        self.layout = Layout(
+            features,
+            bins=by_dense_column if self.bins else (),
+            differences=tuple(differences),
+        )
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, options: TableOptions, party: str) -> "TableEncoder":
@@ -165,7 +175,11 @@ class TableEncoder:
         _warn_left_out(where, unexplained, options)
         fitted_bins = {each.name: columns[each.name].bins(each) for each in codecs}
         bins = {name: each for name, each in fitted_bins.items() if each is not None}
-        return cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out, bins)
+        encoder = cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out, bins)
+        encoded = encoder.encode(first[0].iloc[spread_rows(np.arange(len(first[0])), MAX_COMPARED)])
+        differences = fit_differences(encoder.layout, encoded.values, encoded.observed)
+        encoder.layout = replace(encoder.layout, differences=differences)
+        return encoder
 
     def encode(self, frame: pd.DataFrame, strict: bool = True) -> Encoded:
         """Encode rows.
@@ -251,6 +265,7 @@ class TableEncoder:
         """Return a JSON-serializable form."""
         by_name = {codec.feature.name: codec for codec in self.codecs}
         bins = {name: asdict(each) for name, each in self.bins.items()}
+        differences = [asdict(each) for each in self.layout.differences]
         return {
             "type": "table",
             "party": self.party,
@@ -258,6 +273,7 @@ class TableEncoder:
             "left_out": self.left_out,
             "codecs": [codec_to_dict(by_name[name]) for name in self.columns],
             **({"bins": bins} if bins else {}),
+            **({"differences": differences} if differences else {}),
         }
 
     @classmethod
@@ -265,7 +281,8 @@ class TableEncoder:
         """Build an encoder from its JSON form."""
         codecs = [codec_from_dict(codec) for codec in data["codecs"]]
         bins = {name: bins_from_dict(each) for name, each in data.get("bins", {}).items()}
-        return cls(data["party"], codecs, data["na_values"], data["left_out"], bins)
+        differences = [Difference(**each) for each in data.get("differences", [])]
+        return cls(data["party"], codecs, data["na_values"], data["left_out"], bins, differences)
 
     def absent(self, columns: Iterable[Any]) -> list[str]:
         """List the columns used in training that are not among `columns`."""

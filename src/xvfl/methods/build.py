@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -44,7 +45,8 @@ def build_parties(
     share masks, embeddings of numbers and vectors of hashed categories, so that rows are encoded
     once for all of them. Bounded embeddings are in [-1, 1]. Bottoms
     that are trained alone use the bins of all numbers, others those of inflated numbers alone: with
-    labels, more inputs overfit. Of `loss`, only the method matters.
+    labels, more inputs overfit. Others also use differences of correlated numbers. Of `loss`, only
+    the method matters.
     """
     require_resolved(config, privacy)
     check_members(config, any_image(layouts), bool(bottoms or completers))
@@ -57,7 +59,9 @@ def build_parties(
         branches = [
             custom_net(custom, layout, d)
             or nets.bottom(
-                layout if privacy.trains_encoders else layout.only_inflated_bins(),
+                replace(layout, differences=())
+                if privacy.trains_encoders
+                else layout.only_inflated_bins(),
                 d,
                 hidden,
                 config.n_blocks,

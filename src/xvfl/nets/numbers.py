@@ -4,9 +4,10 @@ Y. Gorishniy, I. Rubachev, A. Babenko. On embeddings for numerical features in t
 learning. 2022. A number x becomes ReLU(W [sin(2πcx), cos(2πcx), bins(x), flags(x)] + b), with
 learned frequencies c and a layer (W, b) for each number. bins(x) is 1 in the bins below x, 0 in
 those above, and linear in the bin of x; flags(x) marks frequent values. Both need no label. Their
-products with W are looked up, because almost all of their entries are 0 or 1.
-Shapes: R stacked nets, B rows of each, n numbers, F frequencies, K bins, S frequent values,
-w embedding width.
+products with W are looked up, because almost all of their entries are 0 or 1. Differences of
+correlated numbers are embedded like numbers.
+Shapes: R stacked nets, B rows of each, n numbers and differences, m differences, F frequencies,
+K bins, S frequent values, w embedding width.
 """
 
 import math
@@ -27,14 +28,17 @@ SAME_VALUE = 6e-7
 """Largest difference to a frequent value, which is rounded to 1e-6."""
 UNREACHED = 2.0
 """Above all encoded values."""
-CONSTANTS = ("numbers", "flags", "lower", "scale", "starts", "frequent")
+CONSTANTS = (
+    *("numbers", "flags", "lower", "scale", "starts", "frequent"),
+    *("second", "second_flags", "slopes", "lows", "stretch"),
+)
 
 
 class NumberEmbeddings(nn.Module):
-    """Append the embeddings of all numbers to a bottom's input.
+    """Append the embeddings of all numbers, and of their differences, to a bottom's input.
 
     The input is the encoded features, then one flag per raw feature. The embedding of a number that
-    is neither observed nor completed is zero.
+    is neither observed nor completed is zero, and so is that of its differences.
     """
 
     numbers: Tensor
@@ -44,12 +48,20 @@ class NumberEmbeddings(nn.Module):
     starts: Tensor
     """(n, K) lower ends of the bins, ascending: `UNREACHED` where a number has fewer bins."""
     frequent: Tensor
+    second: Tensor
+    """(m,) columns that are subtracted from those of the last m numbers."""
+    second_flags: Tensor
+    slopes: Tensor
+    lows: Tensor
+    stretch: Tensor
 
     def __init__(self, layout: Layout, width: int) -> None:
         super().__init__()
-        at = layout.numbers
-        flags = torch.tensor([layout.encoded + layout.feature_of_column[i] for i in at])
-        bins = [layout.bins[i] if layout.bins else NumberBins() for i in at]
+        pairs = layout.differences
+        at = [*layout.numbers, *(each.first for each in pairs)]
+        flag_of = [layout.encoded + raw for raw in layout.feature_of_column]
+        bins = [layout.bins[i] if layout.bins else NumberBins() for i in layout.numbers]
+        bins += [NumberBins()] * len(pairs)
         count, n_bins = len(at), max(1, *(len(each.knots) for each in bins)) - 1
         n_frequent = max(len(each.frequent) for each in bins)
         # A number with fewer bins or frequent values than others has constants in their place.
@@ -61,7 +73,15 @@ class NumberEmbeddings(nn.Module):
             lower[place, : len(ends[1:])] = starts[place, : len(ends[1:])] = ends[:-1]
             scale[place, : len(ends[1:])] = 1 / ends.diff()
             frequent[place, : len(each.frequent)] = torch.tensor(each.frequent)
-        self._set_constants(torch.tensor(at), flags, lower, scale, starts, frequent)
+        flags = torch.tensor([flag_of[i] for i in at])
+        second = torch.tensor([each.second for each in pairs], dtype=torch.long)
+        second_flags = torch.tensor([flag_of[each.second] for each in pairs], dtype=torch.long)
+        slopes, lows = (
+            torch.tensor([getattr(each, name) for each in pairs]) for name in ("slope", "low")
+        )
+        stretch = torch.tensor([1 / (each.high - each.low) for each in pairs])
+        of_numbers = (torch.tensor(at), flags, lower, scale, starts, frequent)
+        self._set_constants(*of_numbers, second, second_flags, slopes, lows, stretch)
         wide = 2 * N_FREQUENCIES + n_bins + n_frequent
         self.frequencies = nn.Parameter(FREQUENCY_STD * torch.randn(1, count, N_FREQUENCIES))
         bound = 1 / math.sqrt(wide)
@@ -80,16 +100,27 @@ class NumberEmbeddings(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (R·B, columns) or (R, B, columns) to as many rows of columns + n·w."""
         nets, count, _, width = self.weight.shape
-        values = x.index_select(-1, self.numbers).view(nets, -1, count).transpose(1, 2)
+        values, given = x.index_select(-1, self.numbers), x.index_select(-1, self.flags)
+        if len(self.second):
+            values, given = self._with_differences(x, values, given)
+        values = values.view(nets, -1, count).transpose(1, 2)
         exporting = torch.onnx.is_in_onnx_export()
         if torch.is_grad_enabled() and not (x.is_cuda or exporting):
             lookups = self._lookups(values.detach())
             out = embed_numbers(values, self.frequencies, self.weight, self.bias, *lookups)
         else:
             out = self._plain(values, exporting)
-        given = x.index_select(-1, self.flags).view(nets, -1, count, 1)
-        embedded = out.transpose(1, 2) * given
+        embedded = out.transpose(1, 2) * given.view(nets, -1, count, 1)
         return torch.cat([x, embedded.reshape(*x.shape[:-1], count * width)], -1)
+
+    def _with_differences(self, x: Tensor, values: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace the last m numbers by differences; both numbers of each must be given."""
+        alone = values.shape[-1] - len(self.second)
+        numbers, first = values[..., :alone], values[..., alone:]
+        subtracted = self.slopes * x.index_select(-1, self.second)
+        scaled = ((first - subtracted - self.lows) * self.stretch).clamp(0, 1)
+        both = given[..., alone:] * x.index_select(-1, self.second_flags)
+        return torch.cat([numbers, scaled], -1), torch.cat([given[..., :alone], both], -1)
 
     def _plain(self, values: Tensor, exporting: bool) -> Tensor:
         """Embed numbers (R, n, B) with torch's operators. (R, n, B, w)"""

@@ -51,6 +51,21 @@ class NumberBins:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """What one number adds to another that is correlated with it: x₁ − slope · x₂, scaled."""
+
+    first: int
+    """Encoded column of x₁."""
+    second: int
+    """Encoded column of x₂."""
+    slope: float
+    low: float
+    """Becomes 0, and so do smaller differences."""
+    high: float
+    """Becomes 1, and so do larger differences."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """A party's encoded features: those of a table, or one image.
 
@@ -62,6 +77,8 @@ class Layout:
         Channels, height and width of an image; its raw features are the pixels.
     bins : tuple of NumberBins, default=()
         One for each dense column of a table; empty if they were not fitted.
+    differences : tuple of Difference, default=()
+        Of pairs of correlated numbers of a table.
 
     Raises
     ------
@@ -79,6 +96,7 @@ class Layout:
     features: tuple[Feature, ...] = ()
     image: tuple[int, int, int] | None = None
     bins: tuple[NumberBins, ...] = ()
+    differences: tuple[Difference, ...] = ()
 
     def __post_init__(self) -> None:
         kinds = [feature.kind == "hashed" for feature in self.features]
@@ -131,15 +149,16 @@ class Layout:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""
-        data = asdict(self)
-        return data if self.bins else {"features": data["features"], "image": data["image"]}
+        optional = {"bins": self.bins, "differences": self.differences}
+        return {name: each for name, each in asdict(self).items() if optional.get(name, True)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
         """Build a layout from its JSON form."""
         features = tuple(Feature(**feature) for feature in data["features"])
         bins = tuple(bins_from_dict(each) for each in data.get("bins", ()))
-        return cls(features, tuple(data["image"]) if data["image"] else None, bins)
+        differences = tuple(Difference(**each) for each in data.get("differences", ()))
+        return cls(features, tuple(data["image"]) if data["image"] else None, bins, differences)
 
 
 def bins_from_dict(data: Mapping[str, Any]) -> NumberBins:
