@@ -51,7 +51,6 @@ def listen(
     tls, clocks = LoadedTls(config.tls, log), PeerClocks(log)
     peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
     folder = RunDir(config.state_dir)
-    heads = Acknowledgements(folder.path, COORDINATOR, log)
 
     def identify(certificate: bytes) -> str:
         name = peers.check(certificate)
@@ -85,7 +84,7 @@ def listen(
         check,
         prover(tls),
         _reply_limit(config, purpose),
-        answer=heads.answer_or(reply),
+        answer=Acknowledgements(folder.path, COORDINATOR, log).answer_or(reply),
         on_recheck=recheck,
         on_clock=clocks.compare,
         status=status,

@@ -170,7 +170,8 @@ def _repeat(own: Acknowledgements, client: Client, stop: threading.Event, poll: 
         if not client.connected:
             told = ""
             continue
-        with suppress(XVFLError, OSError):
+        # The client's event loop may end meanwhile.
+        with suppress(XVFLError, OSError, RuntimeError):
             message = own.greeting(COORDINATOR, next_request_id())
             now = time.monotonic()
             if message.heads == told and now < last + REPEAT_S:
