@@ -1,6 +1,7 @@
 """A party and its coordinator acknowledge each other's trails over their connection."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from xvfl.trail.acknowledgements import MAX_RECORDED, Acknowledgements, exchange
 from xvfl.trail.entries import TRAIL, Head
 from xvfl.trail.trail_file import Trail
 from xvfl.trail.verify import Verified, compare_peer, describe_heads, read_trail, verify_trail
-from xvfl.wire.messages import Done, Hello, TrailHead
+from xvfl.wire.messages import Done, ErrorReply, Hello, Message, TrailHead
 
 ENTRY = {"event": "version_allowed", "version": 1}
 
@@ -122,6 +123,24 @@ def test_a_cut_trail_is_reported_once_and_recording_goes_on(tmp_path: Path) -> N
     for folder in (tmp_path / "coordinator", tmp_path / "shop"):
         assert str(read_log(folder)).count("trail_differs") == 1
         assert not verified(folder).problems
+
+
+class RejectingClient:
+    """A client of a coordinator that answers no `TrailHead`."""
+
+    def __init__(self) -> None:
+        self.connected, self.times = True, list[float]()
+
+    def call(self, message: Message, timeout: float) -> Message:
+        self.times.append(time.monotonic())
+        return ErrorReply(0, "WireError", "no")
+
+
+def test_a_party_asks_less_often_after_each_failure(tmp_path: Path) -> None:
+    client = RejectingClient()
+    with exchange_heads(tmp_path, "shop", client, lambda event: None, poll=0.01):
+        wait_until(lambda: len(client.times) == 5)
+    assert client.times[4] - client.times[3] > 0.1
 
 
 def test_a_peer_cannot_fill_the_trail(tmp_path: Path) -> None:

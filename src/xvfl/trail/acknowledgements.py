@@ -165,19 +165,20 @@ def exchange_heads(
 
 
 def _repeat(own: Acknowledgements, client: Client, stop: threading.Event, poll: float) -> None:
-    told, last = "", 0.0
+    """Exchange heads soon after each change; after a failure, wait twice as long each time."""
+    told, due, wait = "", 0.0, poll
     while not stop.wait(poll):
         if not client.connected:
-            told = ""
+            told, due, wait = "", 0.0, poll
             continue
         # The client's event loop may end meanwhile.
         with suppress(XVFLError, OSError, RuntimeError):
-            message = own.greeting(COORDINATOR, next_request_id())
-            now = time.monotonic()
-            if message.heads == told and now < last + REPEAT_S:
+            message, now = own.greeting(COORDINATOR, next_request_id()), time.monotonic()
+            if now < due and (message.heads == told or wait > poll):
                 continue
-            last = now
+            wait = min(2 * wait, REPEAT_S)
+            due = now + wait
             reply = client.call(message, TIMEOUT_S)
             if isinstance(reply, TrailHead):
                 own.record(COORDINATOR, reply)
-                told = message.heads
+                told, due, wait = message.heads, now + REPEAT_S, poll
