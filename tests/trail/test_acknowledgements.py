@@ -143,6 +143,19 @@ def test_a_party_asks_less_often_after_each_failure(tmp_path: Path) -> None:
     assert client.times[4] - client.times[3] > 0.1
 
 
+def test_a_late_request_is_no_sign_of_a_cut_trail(tmp_path: Path) -> None:
+    log = new_log(tmp_path, "coordinator")
+    answer = Acknowledgements(tmp_path, "coordinator", log).answer_or(lambda *request: Done(0, 0))
+    newest = Head(3, 32 * "a")
+    for request_id, head in ((5, newest), (4, Head(2, 32 * "b"))):
+        reply = answer("shop", TrailHead(request_id, f"{head} {Head()}"))
+        assert isinstance(reply, TrailHead) and reply.heads.endswith(str(newest))
+    assert not read_log(tmp_path)
+    answer("shop", TrailHead(6, f"{Head(2, 32 * 'b')} {Head()}"))
+    assert [each["event"] for each in read_log(tmp_path)] == ["trail_differs"]
+    assert isinstance(answer("shop", Done(7, 0)), Done)
+
+
 def test_a_peer_cannot_fill_the_trail(tmp_path: Path) -> None:
     main = Acknowledgements(tmp_path, "coordinator", new_log(tmp_path, "coordinator"))
     for number in range(1, 3 * MAX_RECORDED):

@@ -17,7 +17,7 @@ from xvfl.trail.trail_file import Trail
 from xvfl.trail.verify import read_trail, verify_trail
 from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.messages import Message, TrailHead
-from xvfl.wire.request_ids import next_request_id
+from xvfl.wire.request_ids import EPOCH, next_request_id
 
 POLL_S, REPEAT_S, TIMEOUT_S = 0.5, 60.0, 10.0
 """Seconds between two looks at one's own trail, between two exchanges without a new entry, and for
@@ -46,6 +46,8 @@ class Acknowledgements:
         self.trail, self._log = Trail(folder, side), log
         self._lock = threading.Lock()
         self._recorded: dict[str, tuple[Head, Head]] = {}
+        self._asked: dict[str, int] = {}
+        """The last request of each peer."""
         self._times: dict[str, deque[float]] = {}
         with suppress(InputError):
             found = verify_trail(read_trail(folder))
@@ -62,6 +64,8 @@ class Acknowledgements:
         def answer(peer: str, message: Message) -> Message:
             if not isinstance(message, TrailHead):
                 return otherwise(peer, message)
+            if self._is_late(peer, message.request_id):
+                return self.greeting(peer, message.request_id)
             return self.greeting(peer, message.request_id, self.record(peer, message))
 
         return answer
@@ -109,6 +113,18 @@ class Acknowledgements:
             f"entries of {TRAIL} were changed, cut off or replaced, or this folder was restored "
             "from a backup; run `xvfl trail verify`"
         )
+
+    def _is_late(self, peer: str, request_id: int) -> bool:
+        """Return whether a later request of the same process was answered already.
+
+        A request that its sender gave up has an older entry, which is no sign of a cut trail.
+        """
+        with self._lock:
+            last = self._asked.get(peer, 0)
+            if last // EPOCH == request_id // EPOCH and request_id < last:
+                return True
+            self._asked[peer] = request_id
+            return False
 
     def _may_record(self, peer: str) -> bool:
         times, now = self._times.setdefault(peer, deque(maxlen=MAX_RECORDED)), time.monotonic()
