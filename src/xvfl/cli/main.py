@@ -24,6 +24,7 @@ from xvfl.cli import (
     services,
     serving,
     status_command,
+    trail_command,
     upload_command,
     withdraw_command,
 )
@@ -79,7 +80,12 @@ for _panel, _commands in PANELS.items():
         app.command(rich_help_panel=_panel, context_settings=_settings)(_command)
 for _command in encoder_command.COMMANDS:
     upload_command.app.command()(_command)
-GROUPS = {"heads": heads_command.app, "upload": upload_command.app, "certs": certificates.app}
+GROUPS = {
+    "heads": heads_command.app,
+    "upload": upload_command.app,
+    "certs": certificates.app,
+    "trail": trail_command.app,
+}
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name, rich_help_panel="Federation of processes")
 

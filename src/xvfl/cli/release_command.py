@@ -57,6 +57,7 @@ def release(
         raise InputError("--reason: expected --revoke as well")
     _, log = open_state_dir(loaded, "coordinator", create=False)
     store = sign_releases(loaded, parties, reason if revoke else None)
+    log({"event": "release_signed", "parties": parties, "revoked": reason if revoke else None})
     with stop_on_signals() as stop:
         serve_releases(loaded, store, parties, wait, stop, log)
     records, pending = store.records(), store.pending(parties)
@@ -92,9 +93,11 @@ def install(
 
     loaded = load_party_config(config)
     name = peer_name(loaded.tls.read()[1])
-    folder, _ = open_state_dir(loaded, name, create=False)
+    folder, log = open_state_dir(loaded, name, create=False)
     party = PartyFolder(name, loaded, folder)
     manifest = party.install(read_release(file))
+    kind = "released" if manifest.get("revoked") is None else "release_revoked"
+    log({"event": kind, "number": manifest["number"], "run": manifest["run"]})
     what = f"{manifest['number']} of run {manifest['run']}"
     if manifest.get("revoked") is not None:
         print_line(f"installed revocation {what} ({manifest['revoked']}); the model is deleted")

@@ -17,6 +17,7 @@ from xvfl.options import max_embedding_width
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.uploads.withdrawals import enforce_terms, remember_certificate, withdraw
 from xvfl.system.event_log import LogFunction
+from xvfl.trail.acknowledgements import COORDINATOR, Acknowledgements
 from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello, Message, Withdraw
 from xvfl.wire.server import Answer, CoordinatorServer, reject_request
@@ -83,7 +84,7 @@ def listen(
         check,
         prover(tls),
         _reply_limit(config, purpose),
-        answer=reply,
+        answer=Acknowledgements(folder.path, COORDINATOR, log).answer_or(reply),
         on_recheck=recheck,
         on_clock=clocks.compare,
         status=status,

@@ -29,6 +29,7 @@ from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import FINISHED, EventLog, LogFunction
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
+from xvfl.trail.acknowledgements import exchange_heads
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 
@@ -119,18 +120,18 @@ def connect_party(
 
 def _run(config: PartyProcessConfig, party: Party, log: EventLog) -> None:
     """Reply to the coordinator's requests until it ends them, or a signal stops this process."""
-    endpoint, settings = party.endpoint, config.prediction
+    endpoint, settings, own = party.endpoint, config.prediction, party.inputs
     client = connect_party(config, endpoint, log, config.reconnect_timeout)
     with ExitStack() as stack:
         serve_status(config, lambda: _status(party, client), log, stack)
         stack.callback(party.close)
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
-        predicts = isinstance(party, PartyPredictor)
+        stack.enter_context(exchange_heads(own.folder.path, own.name, client, log))
         if isinstance(party, PartyPredictor) and settings and settings.address is not None:
             assisted = AssistedPredictor(party.inputs, party.handles, client.call, log)
             start_endpoint(settings, assisted, {"party": party.inputs.name}, log, stack)
-        rows = {"prediction_rows" if predicts else "rows": len(party.table.ids)}
-        log({"event": "started", "coordinator": config.coordinator, **rows})
+        rows = "prediction_rows" if isinstance(party, PartyPredictor) else "rows"
+        log({"event": "started", "coordinator": config.coordinator, rows: len(party.table.ids)})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         client.run()

@@ -15,6 +15,7 @@ from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.secret import SECRET
 from xvfl.system.event_log import EventLog
 from xvfl.system.files import is_open_to_others, make_private, set_private_umask
+from xvfl.trail.trail_file import Trail
 
 MAX_NAMED = 5
 """Files of others that an event names."""
@@ -24,7 +25,7 @@ FILES = """
 encoders evaluation.json explanation.* heads heads.json heads.lock held_out.json log.jsonl
 manifest.json matching_sessions.jsonl missing.json missing_rates.json peers prediction receipts
 records.jsonl release.json release.pub releases releases.json releases.lock requests-* run.json
-runs-* split.json uploads withdrawn.*
+runs-* split.json trail.jsonl uploads withdrawn.*
 """
 OWN = (*KEYS, *FILES.split())
 """Names that processes write into their state folder, beside the folder of a local party."""
@@ -62,7 +63,7 @@ def open_state_dir(
     folder.create()
     own, others = _entries(config, folder)
     changed, failed = make_private(own if others else [folder.path], keep=KEYS)
-    log = EventLog(folder.path, process, show, config.log_format == "json")
+    log = EventLog(folder.path, process, show, config.log_format == "json", Trail)
     if others:
         reason = "other users may read it: it has files of others; choose a folder of its own"
         event = {"event": "state_dir_shared", "folder": str(folder.path), "reason": reason}

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from xvfl.system.files import append_jsonl, json_line, read_jsonl
 from xvfl.system.printable import one_line, printable, shorten
@@ -32,15 +32,34 @@ LogFunction = Callable[[Mapping[str, Any]], None]
 """Log an event: a mapping with the key `event` and details."""
 
 
+class TrailFile(Protocol):
+    """Receives all events, and appends some to a trail."""
+
+    problem: str
+    """Why entries wait; empty if none do."""
+    n_failed: int
+    """Entries that could not be written at once."""
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Append an event; no error is raised."""
+        ...
+
+
 class EventLog:
     """Appends events to a log file, and prints them on standard error unless quiet.
 
-    With `as_json` it prints the lines of the file.
+    With `as_json` it prints the lines of the file. Events also go to the trail, if there is one.
     """
 
     def __init__(
-        self, folder: Path, process: str, show: bool = True, as_json: bool = False
+        self,
+        folder: Path,
+        process: str,
+        show: bool = True,
+        as_json: bool = False,
+        trail: Callable[[Path, str], TrailFile] | None = None,
     ) -> None:
+        self._trail = trail(folder, process) if trail is not None else None
         self.path, self._process, self._show = folder / LOG, process, show
         self._as_json, self._lock = as_json, threading.Lock()
         self._lost: dict[str, Any] = {}
@@ -48,11 +67,14 @@ class EventLog:
 
     def status(self) -> dict[str, Any]:
         """Return the entries of a status: events by name, and events that were not written."""
-        lost = {"events": dict(self._counts), "log_events_lost": self._n_lost}
-        if not self._lost:
-            return lost
-        text = f"{self.path.name} cannot be written ({self._lost['reason']})"
-        return {**lost, "healthy": False, "problem": text}
+        n_lost, problems = self._n_lost, []
+        if self._lost:
+            problems = [f"{self.path.name} cannot be written ({self._lost['reason']})"]
+        if self._trail is not None:
+            n_lost += self._trail.n_failed
+            problems += filter(None, [self._trail.problem])
+        lost = {"events": dict(self._counts), "log_events_lost": n_lost}
+        return {**lost, "healthy": False, "problem": "; ".join(problems)} if problems else lost
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Append an event, with the time."""
@@ -83,6 +105,11 @@ class EventLog:
             with suppress(OSError, ValueError):
                 text = f"{now:%H:%M:%S} {self._process}: {format_event(event)}"
                 print(json_line(line) if self._as_json else text, file=sys.stderr)
+        if self._trail is not None:
+            before = self._trail.problem
+            self._trail(line)
+            if self._trail.problem and not before:
+                self.write({"event": "trail_not_written", "reason": self._trail.problem})
 
 
 def format_event(event: Mapping[str, Any]) -> str:

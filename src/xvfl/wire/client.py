@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,7 @@ class PartyClient:
         except TimeoutError as error:
             future.cancel()
             raise PartyError("no answer of the coordinator in time") from error
-        except (grpc.RpcError, asyncio.CancelledError, grpc.aio.UsageError) as error:
+        except (grpc.RpcError, CancelledError, grpc.aio.UsageError) as error:
             raise PartyError("the connection to the coordinator broke") from error
 
     def run(self) -> None:

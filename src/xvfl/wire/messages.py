@@ -1,7 +1,7 @@
 """The messages between coordinator and parties.
 
-The coordinator sends requests, a party replies; a reply carries the id of its request. `Assist` and
-`Withdraw` are requests of a party.
+The coordinator sends requests, a party replies; a reply carries the id of its request. `Assist`,
+`Withdraw` and `TrailHead` are requests of a party.
 Shapes: B rows of the batch, H ≤ B of them held by the party, v views, M members, d embedding width
 of a member. Texts are of the kinds in `texts`, which say what a receiver accepts.
 """
@@ -363,6 +363,14 @@ class Receipt(Numbered):
 
 
 @dataclass(frozen=True)
+class TrailHead(Numbered):
+    """Newest entries of trails; a party's request, and the coordinator's reply to it."""
+
+    heads: Code
+    """The sender's newest entry, and the newest one of the receiver that it has recorded."""
+
+
+@dataclass(frozen=True)
 class End(Numbered):
     """The run has ended."""
 
@@ -395,7 +403,7 @@ Training = Begin | Ready | Embed | Embedded | Complete | Completed | Backward | 
 Common = Done | Match | Matched | Release | End | Challenge | Proof
 Prediction = OpenPrediction | PredictionOpened | EmbedRows | RowEmbeddings | Assist | Assistance
 Upload = HeldOut | AskUpload | UploadOffer | AskChunk | UploadChunk | UploadStored
-Withdrawal = Withdraw | Receipt
+Withdrawal = Withdraw | Receipt | TrailHead
 Message = Hello | ErrorReply | Training | Common | Prediction | Upload | Withdrawal
 
 KINDS: dict[int, type[Any]] = dict(enumerate(get_args(Message), 1))

@@ -53,6 +53,8 @@ WARNING_EVENTS = {
     "unmatched_rows_claimed",
     "internal_error",
     "log_lines_lost",
+    "trail_not_written",
+    "trail_differs",
 }
 """Events of a process's log that are warnings."""
 

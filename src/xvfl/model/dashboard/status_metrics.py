@@ -22,7 +22,9 @@ BOTH_SIDES = {
     "healthy": StatusMetric("1 if /health answers 200."),
     "step": StatusMetric("Training step."),
     "events": StatusMetric("Events of the log since this process started.", "counter", "event"),
-    "log_events_lost": StatusMetric("Events that could not be written to log.jsonl.", "counter"),
+    "log_events_lost": StatusMetric(
+        "Events that could not be written to log.jsonl or the trail.", "counter"
+    ),
     "certificate_days_left": StatusMetric("Days until this side's certificate ends."),
     "authority_days_left": StatusMetric(
         "Days until the certificate of its authority, or of an intermediate one, ends."

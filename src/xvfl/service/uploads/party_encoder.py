@@ -241,8 +241,8 @@ def load_held_out(folder: RunDir, session: str) -> list[int] | None:
     return list(stored["handles"]) if stored.get("session") == session else None
 
 
-def store_held_out(folder: RunDir, session: str, handles: Tensor, n_rows: int) -> None:
-    """Store the rows, of `n_rows` matched ones, that a party must not learn from.
+def store_held_out(folder: RunDir, session: str, handles: Tensor, n_rows: int) -> str:
+    """Store the rows, of `n_rows` matched ones, not to learn from; return the digest of a new list.
 
     Reject a list that is not sorted, repeats rows, leaves too few to learn from, or differs from
     the one before for the same alignment.
@@ -258,11 +258,13 @@ def store_held_out(folder: RunDir, session: str, handles: Tensor, n_rows: int) -
     stored = load_held_out(folder, session)
     if stored is None:
         folder.write_json(HELD_OUT, {"session": session, "handles": handles.tolist()})
-    elif stored != handles.tolist():
+        return blake2b(handles.numpy().tobytes(), digest_size=16).hexdigest()
+    if stored != handles.tolist():
         raise WireError(
             "HeldOut: this party has another list of held-out rows for this alignment; its encoder "
             "may have learned from rows of the new list"
         )
+    return ""
 
 
 def current_version(folder: RunDir) -> int:

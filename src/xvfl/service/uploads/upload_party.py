@@ -188,8 +188,9 @@ class UploadPartyService:
 
     def set_held_out(self, message: HeldOut) -> Done:
         """Train without these rows."""
-        n_rows = len(self._rows("HeldOut"))
-        store_held_out(self._folder, self.endpoint.hello.session, message.handles, n_rows)
+        held_out, n_rows = message.handles, len(self._rows("HeldOut"))
+        if digest := store_held_out(self._folder, self.endpoint.hello.session, held_out, n_rows):
+            self._log({"event": "held_out", "rows": len(held_out), "digest": digest})
         self._start_training()
         return Done(message.request_id, 0)
 
