@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,11 +82,11 @@ def test_entries_are_acknowledged_while_connected_and_a_cut_trail_is_found(tmp_p
         return min(each.number for each in known) >= number
 
     with connected(tmp_path, main, party):
-        wait_until(lambda: both_know(1), 20)
+        wait_until(lambda: both_know(1), 60)
         main_log(ENTRY)
         party_log(ENTRY)
         newest = min(Trail(each, "").head().number for each in (main, party))
-        wait_until(lambda: both_know(newest), 20)
+        wait_until(lambda: both_know(newest), 60)
     sides = verified(main), verified(party)
     assert not sides[0].problems and not sides[1].problems
     assert not compare_peer(sides[1], describe_heads(sides[0]))
@@ -141,6 +142,23 @@ def test_a_party_asks_less_often_after_each_failure(tmp_path: Path) -> None:
     with exchange_heads(tmp_path, "shop", client, lambda event: None, poll=0.01):
         wait_until(lambda: len(client.times) == 5)
     assert client.times[4] - client.times[3] > 0.1
+
+
+def test_an_unexpected_error_does_not_end_the_exchange(tmp_path: Path) -> None:
+    """And is logged once."""
+
+    class WrongClient:
+        connected, n_calls = True, 0
+
+        def call(self, message: Message, timeout: float) -> Message:
+            self.n_calls += 1
+            raise ValueError("wrong")
+
+    client, events = WrongClient(), list[dict[str, Any]]()
+    with exchange_heads(tmp_path, "shop", client, events.append, poll=0.01):
+        wait_until(lambda: client.n_calls == 3, 60)
+    assert [each["event"] for each in events] == ["internal_error"]
+    assert "wrong" in events[0]["reason"]
 
 
 def test_a_late_request_is_no_sign_of_a_cut_trail(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Acknowledgements:
     """
 
     def __init__(self, folder: Path, side: str, log: LogEvent) -> None:
-        self.trail, self._log = Trail(folder, side), log
+        self.trail, self.log = Trail(folder, side), log
         self._lock = threading.Lock()
         self._recorded: dict[str, tuple[Head, Head]] = {}
         self._asked: dict[str, int] = {}
@@ -89,7 +89,7 @@ class Acknowledgements:
                 return before[0]
             lost = _contradicts(before[0], told[0])
             if problem := self._compare(peer, before, told, lost):
-                self._log({"event": "trail_differs", "peer": peer, "reason": problem})
+                self.log({"event": "trail_differs", "peer": peer, "reason": problem})
             # A full disk: the next exchange tries again.
             with suppress(OSError):
                 self.trail.record_peer(peer, *told)
@@ -182,13 +182,12 @@ def exchange_heads(
 
 def _repeat(own: Acknowledgements, client: Client, stop: threading.Event, poll: float) -> None:
     """Exchange heads soon after each change; after a failure, wait twice as long each time."""
-    told, due, wait = "", 0.0, poll
+    told, due, wait, problem = "", 0.0, poll, ""
     while not stop.wait(poll):
         if not client.connected:
             told, due, wait = "", 0.0, poll
             continue
-        # The client's event loop may end meanwhile.
-        with suppress(XVFLError, OSError, RuntimeError):
+        try:
             message, now = own.greeting(COORDINATOR, next_request_id()), time.monotonic()
             if now < due and (message.heads == told or wait > poll):
                 continue
@@ -198,3 +197,10 @@ def _repeat(own: Acknowledgements, client: Client, stop: threading.Event, poll: 
             if isinstance(reply, TrailHead):
                 own.record(COORDINATOR, reply)
                 told, due, wait = message.heads, now + REPEAT_S, poll
+        except (XVFLError, OSError, RuntimeError):
+            # The connection broke, or the client's event loop ends.
+            continue
+        except Exception as error:
+            if (text := repr(error)) != problem:
+                problem = text
+                own.log({"event": "internal_error", "reason": f"exchange of trail heads: {text}"})
