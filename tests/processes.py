@@ -14,17 +14,26 @@ SOURCES = os.pathsep.join(str(ROOT / each) for each in ("src", "lab", "serve"))
 """Import path of processes; '' with `scripts/version`, where they import the installed packages."""
 if os.environ.get("XVFL_INSTALLED"):
     SOURCES = ""
+ENVIRONMENT = {"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+"""Variables of processes."""
 
 
-def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_python(*arguments: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Run Python with all projects' sources on its path and a minimal environment."""
     return subprocess.run(
         [sys.executable, *arguments],
-        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def run_process(folder: Path, *arguments: str) -> None:
+    """Run `xvfl` as a process in a folder, until its successful end."""
+    done = run_python("-m", "xvfl", *arguments, folder=folder)
+    assert done.returncode == 0, done.stderr
 
 
 RECENT_PORTS: deque[int] = deque(maxlen=100)

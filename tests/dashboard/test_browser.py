@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes import SOURCES
+from tests.processes import ENVIRONMENT
 from tests.service.predicting_federation import Predicting, copy_trained
 from tests.service.test_service import COORDINATOR, SHOP, start, wait_for, write
 from tests.small_tables import CONFIG, write_run_inputs
@@ -264,14 +264,13 @@ def test_page_of_a_party_that_predicts(
 def test_curves_grow_during_a_training_without_reload(browser: "Browser", tmp_path: Path) -> None:
     config = CONFIG.replace("epochs = 3", "epochs = 5000\npatience = 0")
     write_run_inputs(tmp_path, config)
-    environment = {"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     (tmp_path / "runs").mkdir()
     server = DashboardServer(tmp_path / "runs")
     command = [sys.executable, "-m", "xvfl", "train", "run.toml", "--out", "runs/live"]
     training = subprocess.Popen(
         command,
         cwd=tmp_path,
-        env=environment,
+        env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         text=True,

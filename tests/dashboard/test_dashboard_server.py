@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import rejected_with
-from tests.processes import SOURCES
+from tests.processes import ENVIRONMENT
 from xvfl.model.dashboard.dashboard_server import DashboardServer
 from xvfl.model.run_summary import SUMMARY, is_running, start_summary
 
@@ -183,7 +183,7 @@ def test_a_killed_run_is_not_shown_as_training(tmp_path: Path) -> None:
 def test_command_says_its_address_and_ends_by_a_signal(finished_runs: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "xvfl", "dashboard", str(finished_runs), "--port", "0"],
-        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
     )

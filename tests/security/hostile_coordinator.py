@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tests.processes import SOURCES
+from tests.processes import ENVIRONMENT
 from xvfl.certs import create_authority
 from xvfl.config import NetConfig, PrivacyConfig, TrainConfig
 from xvfl.federation.run_settings import RunSettings
@@ -208,7 +208,7 @@ def start_party(folder: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-m", "xvfl", "party", "shop.toml"],
             cwd=folder,
-            env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+            env=ENVIRONMENT,
             stdout=out,
             stderr=out,
         )

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.processes import SOURCES, free_port
+from tests.processes import ENVIRONMENT, free_port
 from xvfl.certs import create_authority
 
 WAIT_S = 300.0
@@ -167,7 +167,7 @@ class Commands:
         process = subprocess.Popen(
             [*limited, sys.executable, "-m", "xvfl", *arguments],
             cwd=self.folder,
-            env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+            env=ENVIRONMENT,
             stdout=subprocess.DEVNULL,
         )
         self.stack.callback(process.wait)

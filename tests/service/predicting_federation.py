@@ -23,7 +23,7 @@ import pandas as pd
 import pytest
 
 from tests.make_once import make_once
-from tests.processes import SOURCES, free_port
+from tests.processes import ENVIRONMENT, free_port
 from xvfl.certs import create_authority
 from xvfl.config import LossConfig, NetConfig, TaskKind, build
 from xvfl.methods.pooling import load_decision_weights
@@ -274,7 +274,7 @@ class Predicting:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", "xvfl", command, f"{name}.toml", *mode, *options],
                 cwd=self.folder,
-                env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+                env=ENVIRONMENT,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.command_line import run_xvfl
-from tests.processes import SOURCES
+from tests.processes import run_process
 from tests.service.predicting_federation import PARTIES, WAIT_S, Predicting, train_federation
 from xvfl.system.event_log import read_log
 
@@ -132,15 +130,7 @@ def test_no_request_fails_while_a_head_is_trained_on_new_labels_and_taken_back(
         labels["churned"] = labels["churned"].map(OTHER)
         labels.to_csv(folder / "labels.csv", index=False)
         with Callers(federation, asked) as callers:
-            done = subprocess.run(
-                [sys.executable, "-m", "xvfl", "coordinator", config.name, "--retrain", "--quiet"],
-                cwd=folder,
-                env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
+            run_process(folder, "coordinator", config.name, "--retrain", "--quiet")
             wait_for_heads(folder, 1)
             during = callers.count
             after = federation.predict(asked).predictions

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.command_line import run_xvfl
-from tests.processes import SOURCES, free_port
+from tests.processes import ENVIRONMENT, free_port
 from tests.upload.file_federation import FileFederation, certificates
 from tests.upload.local_federation import ENCODER, PARTIES
 from xvfl.errors import ConfigError, InputError, RunError
@@ -211,7 +211,7 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "xvfl", *arguments],
         cwd=folder,
-        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

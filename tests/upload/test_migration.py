@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from tests.command_line import rejected_with, run_xvfl
-from tests.processes import ROOT, SOURCES, free_port
+from tests.processes import ENVIRONMENT, ROOT, free_port
 from tests.security.serve_process import attacked
 from xvfl.model.run_dir import RunDir
 from xvfl.service.head_store import HeadStore
@@ -147,8 +147,7 @@ class Federation:
         return read_answers(out)
 
     def _options(self) -> dict[str, Any]:
-        environment = {"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-        return {"cwd": self.folder, "env": environment, "text": True}
+        return {"cwd": self.folder, "env": ENVIRONMENT, "text": True}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from tests.command_line import run_xvfl
-from tests.processes import SOURCES, free_port
+from tests.processes import SOURCES, free_port, run_process
 from xvfl.cli import demo_federated
 from xvfl.cli.demo_federated import COORDINATOR, PARTIES, Processes, write_files
 from xvfl.config import EncoderConfig, TrainConfig
@@ -244,19 +244,6 @@ def make_site(finished: Path, folder: Path, name: str, state: Sequence[str]) -> 
         shutil.copy(finished / each, folder / each)
 
 
-def run_at(folder: Path, *arguments: str) -> None:
-    """Run `xvfl` as a process in a folder, until its successful end."""
-    done = subprocess.run(
-        [sys.executable, "-m", "xvfl", *arguments],
-        cwd=folder,
-        env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_uploads_by_file_give_the_weights_of_those_over_grpc(
     finished: Path, tmp_path: Path
 ) -> None:
@@ -270,14 +257,14 @@ def test_uploads_by_file_give_the_weights_of_those_over_grpc(
         make_site(finished, sites[name], name, ("secret.key", "alignment.json"))
         listed, upload = f"{name}.heldout", f"{name}.upload"
         coordinator = ("upload", "held-out", config.name, "--party", name, "--out", listed)
-        run_at(config.parent, *coordinator)
+        run_process(config.parent, *coordinator)
         shutil.move(config.parent / listed, sites[name])
-        run_at(
+        run_process(
             sites[name], "upload", "export", f"{name}.toml", "--held-out", listed, "--out", upload
         )
         shutil.move(sites[name] / upload, config.parent)
-        run_at(config.parent, "upload", "import", config.name, upload)
-    run_at(config.parent, "coordinator", config.name, "--quiet")
+        run_process(config.parent, "upload", "import", config.name, upload)
+    run_process(config.parent, "coordinator", config.name, "--quiet")
     states = RunDir(finished / "coordinator"), RunDir(config.parent / "coordinator")
     for name in PARTIES:
         stored = [(each.path / f"uploads/{name}/1/views.f16").read_bytes() for each in states]
