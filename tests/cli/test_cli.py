@@ -101,6 +101,7 @@ def test_help_lists_every_command_in_order_of_use() -> None:
         "heads",
         "upload",
         "certs",
+        "trail",
     ]
 
 

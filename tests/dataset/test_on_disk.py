@@ -347,6 +347,7 @@ def test_large_tables_stream_by_themselves(tmp_path: Path, monkeypatch: pytest.M
     config = write_parquet(tmp_path, CONFIG.replace("out_of_core = true", ""))
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
+        warnings.filterwarnings("ignore", r"all \d+ validation rows", DataWarning)
         train(config, tmp_path / "memory")
     monkeypatch.setattr(xvfl.dataset.on_disk.parquet_tables, "MAX_CELLS_IN_MEMORY", 100)
     train(config, tmp_path / "stream")

@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 
 from xvfl.primitives.layout import Difference, Layout
 
-MAX_ROWS, MIN_ROWS = 8192, 100
-"""Largest number of rows that are looked at; smallest number with both numbers."""
+MIN_ROWS = 100
+"""Smallest number of rows with both numbers."""
 MAX_NUMBERS = 256
 """Most numbers of a table; with more there are no differences."""
-CORRELATED, EQUAL = 0.95, 1 - 1e-9
+CORRELATED, EQUAL = 0.95, 1 - 1e-5
 """Smallest and largest correlation of two numbers without their signs."""
+MIN_RANGE = 1e-3
+"""Smallest difference that becomes 1, from one that becomes 0."""
 CENTRAL = (0.005, 0.995)
 """Quantiles of a difference that become 0 and 1."""
 
@@ -49,8 +51,7 @@ def fit_differences(
     best = correlations.argmax(1)
     pairs = {(min(i, j), max(i, j)) for i, j in enumerate(best.tolist())}
     wanted = [pair for pair in sorted(pairs) if CORRELATED <= correlations[pair] <= EQUAL]
-    found = (_difference(x, known, pair, columns) for pair in wanted)
-    return tuple(each for each in found if each is not None)
+    return tuple(_difference(x, known, pair, columns) for pair in wanted)
 
 
 def _correlations(x: Floats, known: NDArray[np.bool_]) -> Floats:
@@ -70,12 +71,12 @@ def _correlations(x: Floats, known: NDArray[np.bool_]) -> Floats:
 
 def _difference(
     x: Floats, known: NDArray[np.bool_], pair: tuple[int, int], columns: NDArray[np.int64]
-) -> Difference | None:
-    """Fit the difference of a pair; None if it is nearly constant."""
+) -> Difference:
+    """Fit the difference of a pair."""
     i, j = pair
     first, second = x[known[:, i] & known[:, j]][:, [i, j]].T
     slope = float(np.cov(first, second)[0, 1] / second.var(ddof=1))
     low, high = np.quantile(first - slope * second, CENTRAL)
-    if high - low < np.finfo(np.float32).eps * 100:
-        return None
+    # Most rows may have the same difference.
+    high = max(high, low + MIN_RANGE)
     return Difference(int(columns[i]), int(columns[j]), slope, float(low), float(high))

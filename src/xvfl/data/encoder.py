@@ -17,7 +17,6 @@ from xvfl.config import TableOptions
 from xvfl.data.code_numbers import MAX_ROWS, add_code_warnings
 from xvfl.data.codecs import Codec, DateCodec, codec_from_dict, codec_to_dict, parse_columns
 from xvfl.data.column_stats import ColumnStats
-from xvfl.data.differences import MAX_ROWS as MAX_COMPARED
 from xvfl.data.differences import fit_differences
 from xvfl.data.encoded import Encoded
 from xvfl.data.images import ImageEncoder
@@ -159,7 +158,8 @@ class TableEncoder:
         codecs = [each for each in fitted.values() if not isinstance(each, str)]
         left_out = {name: each for name, each in fitted.items() if isinstance(each, str)}
         summaries = [summarize(each, fitted[name]) for name, each in columns.items()]
-        parsed = parse_columns(first[0].iloc[:MAX_ROWS], codecs, party, missing_cells(options))
+        rows = first[0] if len(first) == 1 else pd.concat(first)
+        parsed = parse_columns(rows.iloc[:MAX_ROWS], codecs, party, missing_cells(options))
         ambiguities = {
             each.name: each.warnings for each in add_code_warnings(parsed, summaries, options)
         }
@@ -176,7 +176,7 @@ class TableEncoder:
         fitted_bins = {each.name: columns[each.name].bins(each) for each in codecs}
         bins = {name: each for name, each in fitted_bins.items() if each is not None}
         encoder = cls(party, codecs, (*NA_TEXTS, *options.na_values), left_out, bins)
-        encoded = encoder.encode(first[0].iloc[spread_rows(np.arange(len(first[0])), MAX_COMPARED)])
+        encoded = encoder.encode(rows.iloc[spread_rows(np.arange(len(rows)), MAX_ROWS)])
         differences = fit_differences(encoder.layout, encoded.values, encoded.observed)
         encoder.layout = replace(encoder.layout, differences=differences)
         return encoder
@@ -349,9 +349,9 @@ def missing_cells(options: TableOptions) -> MissingCells:
 def _keep_first(
     chunks: Iterable[pd.DataFrame], first: list[pd.DataFrame]
 ) -> Iterator[pd.DataFrame]:
-    """Yield chunks; add the first one to a list."""
+    """Yield chunks; add the first ones, with at least `MAX_ROWS` rows in all, to a list."""
     for chunk in chunks:
-        if not first:
+        if sum(map(len, first)) < MAX_ROWS:
             first.append(chunk)
         yield chunk
 
