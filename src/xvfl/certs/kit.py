@@ -118,13 +118,7 @@ def create_kit(
 
 def read_kit(path: Path) -> Kit:
     """Read a kit from others; reject one that is too large, damaged, or has a private key."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise CertificateError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(data) > MAX_BYTES:
-        raise CertificateError(f"{path}: expected a kit of at most {MAX_BYTES} bytes")
+    data = pem_files.read_limited(path, MAX_BYTES, "a kit")
     try:
         content = json.loads(data)
         kind = content.pop("kind")

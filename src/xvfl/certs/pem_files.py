@@ -54,6 +54,18 @@ def replace(path: Path, data: bytes) -> None:
         raise CertificateError(f"{path}: cannot be written ({error.strerror})") from error
 
 
+def read_limited(path: Path, most: int, what: str) -> bytes:
+    """Read a file from others; reject one of more than `most` bytes."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise CertificateError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(data) > most:
+        raise CertificateError(f"{path}: expected {what} of at most {most} bytes")
+    return data
+
+
 def read(path: Path, parse: Callable[[bytes], T], what: str, hint: str = "") -> T:
     """Read and parse a file; errors name the content (`what`) and, if it is missing, add `hint`."""
     try:

@@ -83,13 +83,7 @@ def create_request(folder: Path, name: str, hosts: Sequence[str] = ()) -> Signin
 
 def read_request(path: Path) -> SigningRequest:
     """Read a request from others; reject it if its sender does not have the private key."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise CertificateError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(data) > MAX_BYTES:
-        raise CertificateError(f"{path}: expected a request of at most {MAX_BYTES} bytes")
+    data = pem_files.read_limited(path, MAX_BYTES, "a request")
     try:
         request = x509.load_pem_x509_csr(data)
         public, proved = request.public_key(), request.is_signature_valid
