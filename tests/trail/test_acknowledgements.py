@@ -17,11 +17,11 @@ from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.listener import listen
 from xvfl.service.party import connect_party
 from xvfl.system.event_log import EventLog, read_log
-from xvfl.trail.acknowledgements import MAX_RECORDED, Acknowledgements, exchange_heads
-from xvfl.trail.entries import TRAIL, Head
+from xvfl.trail.acknowledgements import MAX_RECORDED, Acknowledgements, exchange_newest
+from xvfl.trail.entries import TRAIL, EntryId
 from xvfl.trail.trail_file import Trail
-from xvfl.trail.verify import Verified, compare_peer, describe_heads, read_trail, verify_trail
-from xvfl.wire.messages import Done, ErrorReply, Hello, Message, TrailHead
+from xvfl.trail.verify import Verified, compare_peer, describe_newest, read_trail, verify_trail
+from xvfl.wire.messages import Done, ErrorReply, Hello, Message, NewestEntries
 
 ENTRY = {"event": "version_allowed", "version": 1}
 
@@ -38,11 +38,11 @@ def new_log(folder: Path, side: str) -> EventLog:
 def tell(sender: Acknowledgements, name: str, receiver: Acknowledgements, peer: str) -> None:
     answer = receiver.answer_or(lambda party, message: Done(0, 0))
     reply = answer(name, sender.greeting(peer, 1))
-    assert isinstance(reply, TrailHead)
+    assert isinstance(reply, NewestEntries)
     sender.record(peer, reply)
 
 
-def acknowledged(found: Verified, peer: str) -> Head:
+def acknowledged(found: Verified, peer: str) -> EntryId:
     return found.recorded()[peer][-1][2]
 
 
@@ -59,7 +59,7 @@ def connected(folder: Path, main: Path, party: Path) -> Iterator[None]:
         client = connect_party(load_party_config(config), endpoint, own, 60)
         thread = threading.Thread(target=client.run, daemon=True)
         thread.start()
-        with exchange_heads(party, "shop", client, own, poll=0.02):
+        with exchange_newest(party, "shop", client, own, poll=0.02):
             try:
                 yield
             finally:
@@ -85,13 +85,13 @@ def test_entries_are_acknowledged_while_connected_and_a_cut_trail_is_found(tmp_p
         wait_until(lambda: both_know(1), 60)
         main_log(ENTRY)
         party_log(ENTRY)
-        newest = min(Trail(each, "").head().number for each in (main, party))
+        newest = min(Trail(each, "").newest_id().number for each in (main, party))
         wait_until(lambda: both_know(newest), 60)
     sides = verified(main), verified(party)
     assert not sides[0].problems and not sides[1].problems
-    assert not compare_peer(sides[1], describe_heads(sides[0]))
-    assert not compare_peer(sides[0], describe_heads(sides[1]))
-    # Heads that are recorded are not news themselves: an idle connection adds no entries.
+    assert not compare_peer(sides[1], describe_newest(sides[0]))
+    assert not compare_peer(sides[0], describe_newest(sides[1]))
+    # Entries that are recorded are not news themselves: an idle connection adds no entries.
     assert max(len(each.entries) for each in sides) < 12
     path = party / TRAIL
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))
@@ -100,7 +100,7 @@ def test_entries_are_acknowledged_while_connected_and_a_cut_trail_is_found(tmp_p
     (event,) = [each for each in read_log(party) if each["event"] == "trail_differs"]
     assert event["peer"] == "coordinator" and "does not have it" in event["reason"]
     assert "entries were cut off or replaced" in str(read_log(main))
-    assert compare_peer(verified(party), describe_heads(verified(main)))
+    assert compare_peer(verified(party), describe_newest(verified(main)))
 
 
 def test_a_cut_trail_is_reported_once_and_recording_goes_on(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_cut_trail_is_reported_once_and_recording_goes_on(tmp_path: Path) -> N
 
 
 class RejectingClient:
-    """A client of a coordinator that answers no `TrailHead`."""
+    """A client of a coordinator that answers no `NewestEntries`."""
 
     def __init__(self) -> None:
         self.connected, self.times = True, list[float]()
@@ -139,7 +139,7 @@ class RejectingClient:
 
 def test_a_party_asks_less_often_after_each_failure(tmp_path: Path) -> None:
     client = RejectingClient()
-    with exchange_heads(tmp_path, "shop", client, lambda event: None, poll=0.01):
+    with exchange_newest(tmp_path, "shop", client, lambda event: None, poll=0.01):
         wait_until(lambda: len(client.times) == 5)
     assert client.times[4] - client.times[3] > 0.1
 
@@ -155,7 +155,7 @@ def test_an_unexpected_error_does_not_end_the_exchange(tmp_path: Path) -> None:
             raise ValueError("wrong")
 
     client, events = WrongClient(), list[dict[str, Any]]()
-    with exchange_heads(tmp_path, "shop", client, events.append, poll=0.01):
+    with exchange_newest(tmp_path, "shop", client, events.append, poll=0.01):
         wait_until(lambda: client.n_calls == 3, 60)
     assert [each["event"] for each in events] == ["internal_error"]
     assert "wrong" in events[0]["reason"]
@@ -164,12 +164,12 @@ def test_an_unexpected_error_does_not_end_the_exchange(tmp_path: Path) -> None:
 def test_a_late_request_is_no_sign_of_a_cut_trail(tmp_path: Path) -> None:
     log = new_log(tmp_path, "coordinator")
     answer = Acknowledgements(tmp_path, "coordinator", log).answer_or(lambda *request: Done(0, 0))
-    newest = Head(3, 32 * "a")
-    for request_id, head in ((5, newest), (4, Head(2, 32 * "b"))):
-        reply = answer("shop", TrailHead(request_id, f"{head} {Head()}"))
-        assert isinstance(reply, TrailHead) and reply.heads.endswith(str(newest))
+    newest = EntryId(3, 32 * "a")
+    for request_id, newest_id in ((5, newest), (4, EntryId(2, 32 * "b"))):
+        reply = answer("shop", NewestEntries(request_id, f"{newest_id} {EntryId()}"))
+        assert isinstance(reply, NewestEntries) and reply.ids.endswith(str(newest))
     assert not read_log(tmp_path)
-    answer("shop", TrailHead(6, f"{Head(2, 32 * 'b')} {Head()}"))
+    answer("shop", NewestEntries(6, f"{EntryId(2, 32 * 'b')} {EntryId()}"))
     assert [each["event"] for each in read_log(tmp_path)] == ["trail_differs"]
     assert isinstance(answer("shop", Done(7, 0)), Done)
 
@@ -177,15 +177,15 @@ def test_a_late_request_is_no_sign_of_a_cut_trail(tmp_path: Path) -> None:
 def test_a_peer_cannot_fill_the_trail(tmp_path: Path) -> None:
     main = Acknowledgements(tmp_path, "coordinator", new_log(tmp_path, "coordinator"))
     for number in range(1, 3 * MAX_RECORDED):
-        main.record("shop", TrailHead(1, f"{Head(number)} {Head()}"))
+        main.record("shop", NewestEntries(1, f"{EntryId(number)} {EntryId()}"))
     assert len(verified(tmp_path).entries) == MAX_RECORDED
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", f"{Head()}", f"{Head()} 1-abc", f"{Head()} -1-" + 32 * "0"]
+    "text", ["", "x", f"{EntryId()}", f"{EntryId()} 1-abc", f"{EntryId()} -1-" + 32 * "0"]
 )
 def test_heads_that_are_none_are_rejected(tmp_path: Path, text: str) -> None:
     main = Acknowledgements(tmp_path, "coordinator", new_log(tmp_path, "coordinator"))
     with pytest.raises(WireError, match="expected two entries"):
-        main.record("shop", TrailHead(1, text))
+        main.record("shop", NewestEntries(1, text))
     assert not (tmp_path / TRAIL).exists()

@@ -17,13 +17,13 @@ from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import EventLog, read_log
-from xvfl.trail.entries import INCOMPLETE, START, TRAIL, Head, entry_hash, write_entry
+from xvfl.trail.entries import INCOMPLETE, START, TRAIL, EntryId, entry_hash, write_entry
 from xvfl.trail.trail_file import Trail
 from xvfl.trail.verify import (
     Verified,
     compare_peer,
     compare_recorded,
-    describe_heads,
+    describe_newest,
     read_trail,
     verify_trail,
 )
@@ -54,10 +54,12 @@ def test_events_of_the_list_become_entries(tmp_path: Path) -> None:
     assert first["previous"] == START and first["side"] == found.side == "bank" and first["by"]
     assert first["facts"] == {"version": 1, "parts": [1, 2.5]}
     assert first["time"] == read_log(tmp_path)[1]["time"]
-    assert found.head == Trail(tmp_path, "bank").head()
-    assert Head.parse(str(found.head)) == found.head and Trail(tmp_path, "").has(found.head)
-    assert not Trail(tmp_path, "").has(Head(3, 32 * "a"))
-    assert not Trail(tmp_path, "").has(Head(9, 32 * "a"))
+    assert found.newest_id == Trail(tmp_path, "bank").newest_id()
+    assert EntryId.parse(str(found.newest_id)) == found.newest_id and Trail(tmp_path, "").has(
+        found.newest_id
+    )
+    assert not Trail(tmp_path, "").has(EntryId(3, 32 * "a"))
+    assert not Trail(tmp_path, "").has(EntryId(9, 32 * "a"))
     log = EventLog(tmp_path, "bank", show=False, trail=Trail)
     log({"event": "head_retired", "by": "maria as xvfl"})
     assert verified(tmp_path).entries[-1]["by"] == "maria as xvfl"
@@ -114,14 +116,14 @@ def test_entries_cut_off_the_end_are_found_by_the_record_of_a_peer(tmp_path: Pat
     path = write_trail(tmp_path / "bank")
     own, peer = Trail(tmp_path / "bank", "bank"), Trail(tmp_path / "peer", "coordinator")
     write_trail(tmp_path / "peer", "coordinator")
-    peer.record_peer("bank", own.head(), Head())
-    own.record_peer("coordinator", peer.head(), own.head())
-    heads = describe_heads(verified(tmp_path / "peer"))
-    assert not compare_peer(verified(tmp_path / "bank"), heads)
+    peer.record_peer("bank", own.newest_id(), EntryId())
+    own.record_peer("coordinator", peer.newest_id(), own.newest_id())
+    ids = describe_newest(verified(tmp_path / "peer"))
+    assert not compare_peer(verified(tmp_path / "bank"), ids)
     assert not compare_recorded(verified(tmp_path / "bank"))
-    file = tmp_path / "coordinator.heads"
+    file = tmp_path / "coordinator.entries"
     arguments = ("trail", "verify", str(tmp_path / "bank"), "--peer", str(file))
-    assert run_xvfl("trail", "heads", str(tmp_path / "peer"), "--out", str(file)).code == 0
+    assert run_xvfl("trail", "export", str(tmp_path / "peer"), "--out", str(file)).code == 0
     assert "all entries that coordinator has recorded" in run_xvfl(*arguments).out
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]))
@@ -134,14 +136,16 @@ def test_entries_cut_off_the_end_are_found_by_the_record_of_a_peer(tmp_path: Pat
     assert "recorded entry 5" in run_xvfl(*arguments).err
     # The other side's trail was cut: found by one's own record.
     path.write_bytes(b"".join(lines))
-    cut = describe_heads(verify_trail(b"".join(read_trail(tmp_path / "peer").splitlines(True)[:2])))
+    cut = describe_newest(
+        verify_trail(b"".join(read_trail(tmp_path / "peer").splitlines(True)[:2]))
+    )
     (problem,) = compare_peer(verified(tmp_path / "bank"), cut)
     assert "the trail of coordinator ends with entry 2" in problem
 
 
 def test_a_trail_that_was_written_anew_contradicts_its_acknowledgements(tmp_path: Path) -> None:
     write_trail(tmp_path)
-    Trail(tmp_path, "bank").record_peer("coordinator", Head(), Head(3, 32 * "a"))
+    Trail(tmp_path, "bank").record_peer("coordinator", EntryId(), EntryId(3, 32 * "a"))
     (problem,) = compare_recorded(verified(tmp_path))
     assert "coordinator has acknowledged entry 3 with another content" in problem
 
@@ -171,13 +175,15 @@ def test_an_entry_longer_than_a_block_is_found(tmp_path: Path) -> None:
     trail = Trail(tmp_path, "bank")
     for size in (10, 300_000, 10):
         trail({"event": "matched", "time": "now", "text": size * "x"})
-        assert trail.has(trail.head())
+        assert trail.has(trail.newest_id())
     found = verified(tmp_path)
     assert (
-        len(found.entries) == 3 and not found.problems and trail.has(Head.parse("0-" + START[:32]))
+        len(found.entries) == 3
+        and not found.problems
+        and trail.has(EntryId.parse("0-" + START[:32]))
     )  # type: ignore[arg-type]
     for entry in found.entries:
-        assert trail.has(Head(entry["number"], entry["hash"][:32]))
+        assert trail.has(EntryId(entry["number"], entry["hash"][:32]))
 
 
 WRITER = """
@@ -237,9 +243,9 @@ def test_commands_say_what_they_expect(tmp_path: Path) -> None:
     done = run_xvfl("trail", "verify", str(tmp_path))
     assert done.code == 2 and "expected a state folder with a readable trail.jsonl" in done.err
     write_trail(tmp_path)
-    (tmp_path / "x.heads").write_text("{}")
-    done = run_xvfl("trail", "verify", str(tmp_path), "--peer", str(tmp_path / "x.heads"))
-    assert done.code == 2 and "expected a file of `xvfl trail heads`" in done.err
+    (tmp_path / "x.entries").write_text("{}")
+    done = run_xvfl("trail", "verify", str(tmp_path), "--peer", str(tmp_path / "x.entries"))
+    assert done.code == 2 and "expected a file of `xvfl trail export`" in done.err
 
 
 class LoggedList(list[dict[str, Any]]):

@@ -123,7 +123,7 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         30: "UploadStored",
         31: "Withdraw",
         32: "Receipt",
-        33: "TrailHead",
+        33: "NewestEntries",
     }
 
 

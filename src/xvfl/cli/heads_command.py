@@ -230,7 +230,9 @@ def _check_number(number: int, known: list[int]) -> None:
 
 
 def _is_finished(head: Mapping[str, Any]) -> bool:
-    return head["state"] in ("current", "earlier", "taken back")
+    from xvfl.model.registry import FINISHED_STATES
+
+    return head["state"] in FINISHED_STATES
 
 
 def _why_not(head: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`xvfl trail`: show and verify the hash-chained record of a side, and export its heads."""
+"""`xvfl trail`: show and verify the hash-chained record of a side, and export its newest entry."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def verify(
     where: Where,
     peer: Annotated[
         Path | None,
-        typer.Option(help="A file that the other side wrote with `xvfl trail heads`."),
+        typer.Option(help="A file that the other side wrote with `xvfl trail export`."),
     ] = None,
 ) -> None:
     """Verify that no entry was changed, removed or moved; exit code 1 if one was.
@@ -43,22 +43,22 @@ def verify(
 
     xvfl trail verify bank.toml
 
-    xvfl trail verify bank.toml --peer coordinator.heads
+    xvfl trail verify bank.toml --peer coordinator.entries
     """
     from xvfl.trail.verify import (
         compare_peer,
         compare_recorded,
-        read_heads,
+        read_newest,
         read_trail,
         verify_trail,
     )
 
     folder = _folder(where)
     found = verify_trail(read_trail(folder))
-    heads = None if peer is None else read_heads(peer)
+    newest = None if peer is None else read_newest(peer)
     problems = found.problems or compare_recorded(found)
-    if heads is not None and not found.problems:
-        problems = [*problems, *compare_peer(found, heads)]
+    if newest is not None and not found.problems:
+        problems = [*problems, *compare_peer(found, newest)]
     for text in found.notes:
         print_line(f"note: {text}")
     for text in problems:
@@ -69,8 +69,8 @@ def verify(
     for name, records in found.recorded().items():
         entry, _, acknowledged = records[-1]
         print_line(f"{name} has acknowledged entry {acknowledged.number} at {entry['time']}")
-    if heads is not None:
-        print_line(f"it has all entries that {heads['side']} has recorded")
+    if newest is not None:
+        print_line(f"it has all entries that {newest['side']} has recorded")
 
 
 @app.command()
@@ -110,7 +110,7 @@ def show(
 
 
 @app.command()
-def heads(
+def export(
     where: Where,
     out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
 ) -> None:
@@ -119,15 +119,15 @@ def heads(
     The other side compares its trail with them (`xvfl trail verify --peer`). The file holds
     numbers, times and hashes only.
 
-    xvfl trail heads coordinator.toml --out coordinator.heads
+    xvfl trail export coordinator.toml --out coordinator.entries
     """
-    from xvfl.trail.verify import describe_heads, read_trail, verify_trail
+    from xvfl.trail.verify import describe_newest, read_trail, verify_trail
 
     folder = _folder(where)
     found = verify_trail(read_trail(folder))
     if found.problems:
         raise InputError(f"{folder}: {found.problems[0]}; run `xvfl trail verify`")
-    text = json.dumps(describe_heads(found), indent=1)
+    text = json.dumps(describe_newest(found), indent=1)
     if out is None:
         print(text)
         return

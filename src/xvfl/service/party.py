@@ -29,7 +29,7 @@ from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import FINISHED, EventLog, LogFunction
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
-from xvfl.trail.acknowledgements import exchange_heads
+from xvfl.trail.acknowledgements import exchange_newest
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 
@@ -126,7 +126,7 @@ def _run(config: PartyProcessConfig, party: Party, log: EventLog) -> None:
         serve_status(config, lambda: _status(party, client), log, stack)
         stack.callback(party.close)
         stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
-        stack.enter_context(exchange_heads(own.folder.path, own.name, client, log))
+        stack.enter_context(exchange_newest(own.folder.path, own.name, client, log))
         if isinstance(party, PartyPredictor) and settings and settings.address is not None:
             assisted = AssistedPredictor(party.inputs, party.handles, client.call, log)
             start_endpoint(settings, assisted, {"party": party.inputs.name}, log, stack)

@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Protocol
 
 from xvfl.errors import InputError, WireError, XVFLError
-from xvfl.trail.entries import TRAIL, Head
+from xvfl.trail.entries import TRAIL, EntryId
 from xvfl.trail.trail_file import Trail
 from xvfl.trail.verify import read_trail, verify_trail
 from xvfl.wire.limited_log import LogEvent
-from xvfl.wire.messages import Message, TrailHead
+from xvfl.wire.messages import Message, NewestEntries
 from xvfl.wire.request_ids import EPOCH, next_request_id
 
 POLL_S, REPEAT_S, TIMEOUT_S = 0.5, 60.0, 10.0
 """Seconds between two looks at one's own trail, between two exchanges without a new entry, and for
 a reply."""
 MAX_RECORDED, INTERVAL_S = 20, 60.0
-"""Heads of a peer that are recorded within so many seconds, so that it cannot fill the disk."""
+"""Entries of a peer that are recorded within so many seconds, so that it cannot fill the disk."""
 COORDINATOR = "coordinator"
 Answer = Callable[[str, Message], Message]
 """Answers a request of a peer, by its name."""
 
 
 class Acknowledgements:
-    """The heads that a side's peers have told it.
+    """The newest entries that a side's peers have told it.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Acknowledgements:
     def __init__(self, folder: Path, side: str, log: LogEvent) -> None:
         self.trail, self.log = Trail(folder, side), log
         self._lock = threading.Lock()
-        self._recorded: dict[str, tuple[Head, Head]] = {}
+        self._recorded: dict[str, tuple[EntryId, EntryId]] = {}
         self._asked: dict[str, int] = {}
         """The last request of each peer."""
         self._times: dict[str, deque[float]] = {}
@@ -53,16 +53,18 @@ class Acknowledgements:
             found = verify_trail(read_trail(folder))
             self._recorded = {peer: each[-1][1:] for peer, each in found.recorded().items()}
 
-    def greeting(self, peer: str, request_id: int, recorded: Head | None = None) -> TrailHead:
+    def greeting(
+        self, peer: str, request_id: int, recorded: EntryId | None = None
+    ) -> NewestEntries:
         """Return one's newest entry, and the newest entry of a peer that is recorded here."""
-        recorded = recorded or self._recorded.get(peer, (Head(), Head()))[0]
-        return TrailHead(request_id, f"{self.trail.head()} {recorded}")
+        recorded = recorded or self._recorded.get(peer, (EntryId(), EntryId()))[0]
+        return NewestEntries(request_id, f"{self.trail.newest_id()} {recorded}")
 
     def answer_or(self, otherwise: Answer) -> Answer:
-        """Return a function that answers `TrailHead`, and leaves other requests to another one."""
+        """Return a function that answers `NewestEntries`, and leaves others to another one."""
 
         def answer(peer: str, message: Message) -> Message:
-            if not isinstance(message, TrailHead):
+            if not isinstance(message, NewestEntries):
                 return otherwise(peer, message)
             if self._is_late(peer, message.request_id):
                 return self.greeting(peer, message.request_id)
@@ -70,21 +72,21 @@ class Acknowledgements:
 
         return answer
 
-    def record(self, peer: str, message: TrailHead) -> Head:
+    def record(self, peer: str, message: NewestEntries) -> EntryId:
         """Record the newest entry of a peer, and which of one's own it has; log what differs.
 
         Returns
         -------
-        Head
+        EntryId
             What to tell the peer: an entry that its trail has lost, or its newest one that is
             recorded.
         """
-        heads = [head for text in message.heads.split() if (head := Head.parse(text))]
-        if len(heads) != 2:
-            raise WireError("TrailHead: expected two entries: NUMBER-HASH NUMBER-HASH")
-        told = heads[0], heads[1]
+        ids = [each for text in message.ids.split() if (each := EntryId.parse(text))]
+        if len(ids) != 2:
+            raise WireError("NewestEntries: expected two entries: NUMBER-HASH NUMBER-HASH")
+        told = ids[0], ids[1]
         with self._lock:
-            before = self._recorded.get(peer, (Head(), Head()))
+            before = self._recorded.get(peer, (EntryId(), EntryId()))
             if told == before or not self._may_record(peer):
                 return before[0]
             lost = _contradicts(before[0], told[0])
@@ -97,7 +99,7 @@ class Acknowledgements:
             return before[0] if lost else self._recorded.get(peer, before)[0]
 
     def _compare(
-        self, peer: str, before: tuple[Head, Head], told: tuple[Head, Head], lost: bool
+        self, peer: str, before: tuple[EntryId, EntryId], told: tuple[EntryId, EntryId], lost: bool
     ) -> str:
         """Say what contradicts what was told before; empty if nothing does."""
         if lost:
@@ -134,7 +136,7 @@ class Acknowledgements:
         return True
 
 
-def _contradicts(before: Head, now: Head) -> bool:
+def _contradicts(before: EntryId, now: EntryId) -> bool:
     """Return whether a trail that ended with one entry cannot end with the other one now."""
     return now.number < before.number or (now.number == before.number and now != before)
 
@@ -150,10 +152,10 @@ class Client(Protocol):
 
 
 @contextmanager
-def exchange_heads(
+def exchange_newest(
     folder: Path, side: str, client: Client, log: LogEvent, poll: float = POLL_S
 ) -> Iterator[None]:
-    """Exchange heads with the coordinator in a thread, while a party is connected.
+    """Exchange newest entries with the coordinator in a thread, while a party is connected.
 
     Parameters
     ----------
@@ -181,7 +183,7 @@ def exchange_heads(
 
 
 def _repeat(own: Acknowledgements, client: Client, stop: threading.Event, poll: float) -> None:
-    """Exchange heads soon after each change; after a failure, wait twice as long each time."""
+    """Exchange newest entries after each change; after a failure, wait twice as long each time."""
     told, due, wait, problem = "", 0.0, poll, ""
     while not stop.wait(poll):
         if not client.connected:
@@ -189,18 +191,20 @@ def _repeat(own: Acknowledgements, client: Client, stop: threading.Event, poll: 
             continue
         try:
             message, now = own.greeting(COORDINATOR, next_request_id()), time.monotonic()
-            if now < due and (message.heads == told or wait > poll):
+            if now < due and (message.ids == told or wait > poll):
                 continue
             wait = min(2 * wait, REPEAT_S)
             due = now + wait
             reply = client.call(message, TIMEOUT_S)
-            if isinstance(reply, TrailHead):
+            if isinstance(reply, NewestEntries):
                 own.record(COORDINATOR, reply)
-                told, due, wait = message.heads, now + REPEAT_S, poll
+                told, due, wait = message.ids, now + REPEAT_S, poll
         except (XVFLError, OSError, RuntimeError):
             # The connection broke, or the client's event loop ends.
             continue
         except Exception as error:
             if (text := repr(error)) != problem:
                 problem = text
-                own.log({"event": "internal_error", "reason": f"exchange of trail heads: {text}"})
+                own.log(
+                    {"event": "internal_error", "reason": f"exchange of newest entries: {text}"}
+                )

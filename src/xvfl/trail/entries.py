@@ -22,24 +22,24 @@ prediction_opened prediction_table_changed trail_differs
 """
 EVENTS = frozenset(NAMES.split())
 """Events of the log that become entries."""
-PEER_HEAD = "peer_head"
+PEER_ENTRY = "peer_entry"
 """Entry: the newest entry of a peer, and the newest own entry that the peer has recorded."""
 INCOMPLETE = "incomplete_line"
 """Entry: what is before it was cut short by a crash."""
 START = 64 * "0"
 """Hash before the first entry."""
 DIGITS = 32
-"""Digits of a hash in a `Head`."""
+"""Digits of a hash in an `EntryId`."""
 FIELDS = ("number", "time", "event", "facts", "by", "side", "previous", "hash")
 
 
 @dataclass(frozen=True)
-class Head:
+class EntryId:
     """The number of an entry and the start of its hash; number 0 is an empty trail.
 
     Examples
     --------
-    >>> Head.parse(str(Head(3, 32 * "a"))).number
+    >>> EntryId.parse(str(EntryId(3, 32 * "a"))).number
     3
     """
 
@@ -50,8 +50,8 @@ class Head:
         return f"{self.number}-{self.digest}"
 
     @classmethod
-    def parse(cls, text: str) -> "Head | None":
-        """Read a head; return None if the text is none."""
+    def parse(cls, text: str) -> "EntryId | None":
+        """Read an identifier; return None if the text is none."""
         number, _, digest = text.partition("-")
         is_number = number.isascii() and number.isdigit() and len(number) <= 12
         if not is_number or len(digest) != DIGITS or not set(digest) <= set("0123456789abcdef"):
@@ -59,9 +59,9 @@ class Head:
         return cls(int(number), digest)
 
 
-def head_of(entry: Mapping[str, Any]) -> Head:
-    """Return the head of a trail that ends with this entry."""
-    return Head(entry["number"], entry["hash"][:DIGITS])
+def id_of(entry: Mapping[str, Any]) -> EntryId:
+    """Return the identifier of an entry."""
+    return EntryId(entry["number"], entry["hash"][:DIGITS])
 
 
 def make_entry(

@@ -14,12 +14,12 @@ from xvfl.system.user import user_name
 from xvfl.trail.entries import (
     EVENTS,
     INCOMPLETE,
-    PEER_HEAD,
+    PEER_ENTRY,
     START,
     TRAIL,
-    Head,
+    EntryId,
     describe_incomplete,
-    head_of,
+    id_of,
     make_entry,
     parse_entry,
     write_entry,
@@ -72,38 +72,38 @@ class Trail:
                 self.n_failed += wanted
                 self.problem = f"{TRAIL} cannot be written ({error.strerror or error})"
 
-    def record_peer(self, peer: str, head: Head, acknowledged: Head) -> None:
+    def record_peer(self, peer: str, entry: EntryId, acknowledged: EntryId) -> None:
         """Append the newest entry of a peer, and the newest own entry that it has recorded."""
-        facts = {"peer": peer, "head": str(head), "acknowledged": str(acknowledged)}
+        facts = {"peer": peer, "entry": str(entry), "acknowledged": str(acknowledged)}
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._lock, _locked(self.path) as file:
             own = str(_newest(_last_entry(file)[0]))
-            self._write(file, {"time": time, "event": PEER_HEAD, **facts, "own": own})
+            self._write(file, {"time": time, "event": PEER_ENTRY, **facts, "own": own})
 
-    def head(self) -> Head:
-        """Return the newest entry that does not itself record a head of a peer.
+    def newest_id(self) -> EntryId:
+        """Return the newest entry that does not itself record an entry of a peer.
 
-        Otherwise each exchange of heads would make new ones.
+        Otherwise each exchange would make new ones.
         """
         try:
             with self.path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH)
                 return _newest(_last_entry(file.fileno())[0])
         except FileNotFoundError:
-            return Head()
+            return EntryId()
 
-    def has(self, head: Head) -> bool:
+    def has(self, wanted: EntryId) -> bool:
         """Return whether the trail has an entry with this number and hash; hashes are not checked.
 
         An empty trail has entry 0.
         """
-        if not head.number:
+        if not wanted.number:
             return True
         with suppress(OSError), self.path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             for entry in _backwards(file.fileno()):
-                if entry["number"] <= head.number:
-                    return head_of(entry) == head
+                if entry["number"] <= wanted.number:
+                    return id_of(entry) == wanted
         return False
 
     def _write(self, file: int, event: Mapping[str, Any]) -> None:
@@ -192,10 +192,10 @@ def _backwards(file: int) -> Iterator[dict[str, Any]]:
                 yield entry
 
 
-def _newest(entry: Mapping[str, Any] | None) -> Head:
-    """Return the newest entry that records no head of a peer."""
+def _newest(entry: Mapping[str, Any] | None) -> EntryId:
+    """Return the newest entry that records no entry of a peer."""
     if entry is None:
-        return Head()
-    if entry["event"] == PEER_HEAD:
-        return Head.parse(str(entry["facts"].get("own"))) or head_of(entry)
-    return head_of(entry)
+        return EntryId()
+    if entry["event"] == PEER_ENTRY:
+        return EntryId.parse(str(entry["facts"].get("own"))) or id_of(entry)
+    return id_of(entry)

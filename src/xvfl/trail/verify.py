@@ -1,4 +1,4 @@
-"""Verify a trail: its chain, and the heads that a peer has recorded of it."""
+"""Verify a trail: its chain, and the entries that a peer has recorded of it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,20 +9,20 @@ from typing import Any
 from xvfl.errors import InputError
 from xvfl.trail.entries import (
     INCOMPLETE,
-    PEER_HEAD,
+    PEER_ENTRY,
     START,
     TRAIL,
-    Head,
+    EntryId,
     describe_incomplete,
     entry_hash,
-    head_of,
+    id_of,
     parse_entry,
     write_entry,
 )
 
 Entry = dict[str, Any]
 MAX_RECORDED = 100
-"""Heads of a peer that `describe_heads` lists, the newest ones."""
+"""Entries of a peer that `describe_newest` lists, the newest ones."""
 
 
 @dataclass
@@ -36,31 +36,31 @@ class Verified:
     """What a crash has left; not a problem."""
 
     @property
-    def head(self) -> Head:
+    def newest_id(self) -> EntryId:
         """The last entry."""
-        return head_of(self.entries[-1]) if self.entries else Head()
+        return id_of(self.entries[-1]) if self.entries else EntryId()
 
     @property
     def side(self) -> str:
         """Name of the side; empty for a trail without entries."""
         return str(self.entries[0]["side"]) if self.entries else ""
 
-    def has(self, head: Head) -> bool:
+    def has(self, wanted: EntryId) -> bool:
         """Return whether the trail has an entry with this number and hash."""
-        if head.number > len(self.entries):
+        if wanted.number > len(self.entries):
             return False
-        return not head.number or head_of(self.entries[head.number - 1]) == head
+        return not wanted.number or id_of(self.entries[wanted.number - 1]) == wanted
 
-    def recorded(self) -> dict[str, list[tuple[Entry, Head, Head]]]:
-        """Return the entries about heads of peers, by peer: its head, and the own one it has."""
-        found: dict[str, list[tuple[Entry, Head, Head]]] = {}
+    def recorded(self) -> dict[str, list[tuple[Entry, EntryId, EntryId]]]:
+        """Return what was recorded of peers: entry, the peer's newest one, the own one it has."""
+        found: dict[str, list[tuple[Entry, EntryId, EntryId]]] = {}
         for entry in self.entries:
-            if entry["event"] == PEER_HEAD:
+            if entry["event"] == PEER_ENTRY:
                 facts = entry["facts"]
-                heads = [Head.parse(str(facts.get(key))) for key in ("head", "acknowledged")]
-                if heads[0] is not None and heads[1] is not None:
+                ids = [EntryId.parse(str(facts.get(key))) for key in ("entry", "acknowledged")]
+                if ids[0] is not None and ids[1] is not None:
                     known = found.setdefault(str(facts.get("peer")), [])
-                    known.append((entry, heads[0], heads[1]))
+                    known.append((entry, ids[0], ids[1]))
         return found
 
 
@@ -143,7 +143,7 @@ def _problem(
 
 
 def compare_recorded(found: Verified) -> list[str]:
-    """Compare a trail with its own record of the heads that peers have acknowledged."""
+    """Compare a trail with its own record of the entries that peers have acknowledged."""
     problems = []
     for peer, records in found.recorded().items():
         for entry, _, acknowledged in records:
@@ -157,28 +157,28 @@ def compare_recorded(found: Verified) -> list[str]:
 
 
 def compare_peer(found: Verified, peer: Mapping[str, Any]) -> list[str]:
-    """Compare a trail with what a peer has recorded of it, and the peer's head with one's own.
+    """Compare a trail with what a peer has recorded of it, and what it told with its trail.
 
     Parameters
     ----------
     found : Verified
         The own trail.
     peer : mapping
-        What `describe_heads` returned at the peer.
+        What `describe_newest` returned at the peer.
     """
     return [*_missing_here(found, peer), *_missing_there(found, peer)]
 
 
 def _missing_here(found: Verified, peer: Mapping[str, Any]) -> Iterator[str]:
-    name, newest = peer["side"], Head()
+    name, newest = peer["side"], EntryId()
     for each in peer["recorded"].get(found.side, []):
-        head = Head.parse(str(each["head"])) or Head()
-        newest = max(newest, head, key=lambda one: one.number)
-        if head.number > len(found.entries):
+        entry = EntryId.parse(str(each["entry"])) or EntryId()
+        newest = max(newest, entry, key=lambda one: one.number)
+        if entry.number > len(found.entries):
             continue
-        if not found.has(head):
+        if not found.has(entry):
             yield (
-                f"{name} recorded entry {head.number} at {each['time']} with another content: "
+                f"{name} recorded entry {entry.number} at {each['time']} with another content: "
                 "the trail was replaced from there or before"
             )
             return
@@ -190,38 +190,39 @@ def _missing_here(found: Verified, peer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _missing_there(found: Verified, peer: Mapping[str, Any]) -> Iterator[str]:
-    records, head = found.recorded().get(peer["side"], []), Head.parse(str(peer["head"])) or Head()
+    records = found.recorded().get(peer["side"], [])
+    told = EntryId.parse(str(peer["newest"])) or EntryId()
     for entry, recorded, _ in reversed(records):
-        if recorded.number > head.number or (
-            recorded.number == head.number and recorded != head and head.number
+        if recorded.number > told.number or (
+            recorded.number == told.number and recorded != told and told.number
         ):
             yield (
-                f"the trail of {peer['side']} ends with entry {head.number}, but it has told entry "
+                f"the trail of {peer['side']} ends with entry {told.number}, but it has told entry "
                 f"{recorded.number} {recorded.digest} (entry {entry['number']}): its trail was cut "
                 "or replaced"
             )
             return
 
 
-def describe_heads(found: Verified) -> dict[str, Any]:
-    """Return what a peer needs to verify its trail: one's own head, and those recorded of peers."""
+def describe_newest(found: Verified) -> dict[str, Any]:
+    """Return what a peer needs to verify its trail: the newest own entry, and those of peers."""
     recorded = {
-        peer: [{"time": each["time"], "head": str(head)} for each, head, _ in records]
+        peer: [{"time": each["time"], "entry": str(entry)} for each, entry, _ in records]
         for peer, records in found.recorded().items()
     }
-    newest = {peer: heads[-MAX_RECORDED:] for peer, heads in recorded.items()}
-    return {"side": found.side, "head": str(found.head), "recorded": newest}
+    newest = {peer: ids[-MAX_RECORDED:] for peer, ids in recorded.items()}
+    return {"side": found.side, "newest": str(found.newest_id), "recorded": newest}
 
 
-def read_heads(path: Path) -> dict[str, Any]:
-    """Read a file of `xvfl trail heads`."""
+def read_newest(path: Path) -> dict[str, Any]:
+    """Read a file of `xvfl trail export`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        heads = [content["head"], *(e["head"] for es in content["recorded"].values() for e in es)]
+        ids = [content["newest"], *(e["entry"] for es in content["recorded"].values() for e in es)]
         times = [each["time"] for es in content["recorded"].values() for each in es]
         valid = isinstance(content["side"], str) and all(isinstance(each, str) for each in times)
-        if not valid or any(Head.parse(each) is None for each in heads):
+        if not valid or any(EntryId.parse(each) is None for each in ids):
             raise ValueError("wrong fields")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: expected a file of `xvfl trail heads` ({error})") from error
+        raise InputError(f"{path}: expected a file of `xvfl trail export` ({error})") from error
     return dict(content)

@@ -1,7 +1,7 @@
 """The messages between coordinator and parties.
 
 The coordinator sends requests, a party replies; a reply carries the id of its request. `Assist`,
-`Withdraw` and `TrailHead` are requests of a party.
+`Withdraw` and `NewestEntries` are requests of a party.
 Shapes: B rows of the batch, H ≤ B of them held by the party, v views, M members, d embedding width
 of a member. Texts are of the kinds in `texts`, which say what a receiver accepts.
 """
@@ -363,10 +363,10 @@ class Receipt(Numbered):
 
 
 @dataclass(frozen=True)
-class TrailHead(Numbered):
+class NewestEntries(Numbered):
     """Newest entries of trails; a party's request, and the coordinator's reply to it."""
 
-    heads: Code
+    ids: Code
     """The sender's newest entry, and the newest one of the receiver that it has recorded."""
 
 
@@ -403,7 +403,7 @@ Training = Begin | Ready | Embed | Embedded | Complete | Completed | Backward | 
 Common = Done | Match | Matched | Release | End | Challenge | Proof
 Prediction = OpenPrediction | PredictionOpened | EmbedRows | RowEmbeddings | Assist | Assistance
 Upload = HeldOut | AskUpload | UploadOffer | AskChunk | UploadChunk | UploadStored
-Withdrawal = Withdraw | Receipt | TrailHead
+Withdrawal = Withdraw | Receipt | NewestEntries
 Message = Hello | ErrorReply | Training | Common | Prediction | Upload | Withdrawal
 
 KINDS: dict[int, type[Any]] = dict(enumerate(get_args(Message), 1))

@@ -1,6 +1,7 @@
 """The coordinator's heads as their folders tell: state, origin, and what stops their use."""
 
 from xvfl.model.registry.head_facts import (
+    FINISHED_STATES,
     INDEX,
     RETIRED,
     TRAINING_LOCK,
@@ -13,6 +14,7 @@ from xvfl.model.registry.head_facts import (
 from xvfl.model.registry.retire import retire_head
 
 __all__ = [
+    "FINISHED_STATES",
     "INDEX",
     "RETIRED",
     "TRAINING_LOCK",
