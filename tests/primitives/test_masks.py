@@ -17,6 +17,7 @@ from xvfl.primitives.random import CounterRNG
 from xvfl.primitives.rows import PartyTable
 
 NUMBERS = Layout(tuple(Feature(name, "numeric", 1) for name in "abc"))
+MANY = Layout(tuple(Feature(name, "numeric", 1) for name in "abcde"))
 HASHED = Layout((Feature("a", "numeric", 1), Feature("b", "hashed", 4, buckets=8)))
 
 
@@ -56,9 +57,13 @@ def test_the_share_of_unmasked_rows_and_the_rates_of_the_others() -> None:
 
 
 def test_the_less_is_missing_the_more_copies_are_unmasked() -> None:
-    shares = [unmasked_share(NUMBERS, missing) for missing in (0.0, 0.05, 0.1, 0.8)]
+    shares = [unmasked_share(MANY, missing) for missing in (0.0, 0.05, 0.1, 0.8)]
     assert shares == [0.5, 0.25, 0.0, 0.0]
     assert unmasked_share(HASHED, 0.0) == 0.0
+
+
+def test_half_of_the_copies_of_few_features_are_unmasked() -> None:
+    assert [unmasked_share(NUMBERS, missing) for missing in (0.0, 0.8)] == [0.5, 0.5]
 
 
 def test_the_median_feature_decides_what_is_missing() -> None:

@@ -25,7 +25,7 @@ FAULTS = {4: "kill shop", 8: "cut", 12: "kill main"}
 """By epoch; the faults strike somewhere in the next one."""
 ROUNDING = 1e-3
 """Largest difference by rounding; one lost update changes weights by the learning rate, 0.01."""
-TIMEOUTS = "[timeouts]\nanswer = 30.0\n"
+TIMEOUTS = "[timeouts]\nanswer = 60.0\n"
 COMMANDS = {"main": ("coordinator", "coordinator.toml"), "shop": ("party", "shop.toml")}
 Processes = dict[str, "subprocess.Popen[str]"]
 
@@ -66,7 +66,7 @@ def strike(fault: str, folder: Path, running: Processes, between: Proxy) -> None
     name = fault.split()[1]
     kill(running, name)
     if name == "shop":
-        _, err = running["main"].communicate(timeout=120)
+        _, err = running["main"].communicate(timeout=300)
         assert running["main"].returncode == 2 and "start this command again" in err
         launch(folder, running, "main")
     launch(folder, running, name)

@@ -213,10 +213,8 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[columns], expected.loc[found.index, columns], atol=1e-5)
     assert RunDir(tmp_path / "shop").read_json(RUN)["settings"]["unmasked_copies"] == 0.125
     assert unmasked_share_of(tmp_path, "shop", 0.25) == 0.25
-    spent = pd.read_csv(tmp_path / "shop.csv")["spent"]
-    # The median of two features is their mean, and `visits` is complete.
-    expected_share = 0.5 * (1 - spent.isna().mean() / 2 / 0.1)
-    assert 0 < expected_share < 0.5
-    assert unmasked_share_of(tmp_path, "shop", None) == pytest.approx(expected_share)
+    # It has few features, although some of their values are missing.
+    assert pd.read_csv(tmp_path / "shop.csv")["spent"].isna().any()
+    assert unmasked_share_of(tmp_path, "shop", None) == 0.5
     # The bank has a hashed category.
     assert unmasked_share_of(tmp_path, "bank", None) == 0.0

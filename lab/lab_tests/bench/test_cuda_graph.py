@@ -8,18 +8,23 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tests.small_tables import CONFIG, train, write_run_inputs
-from xvfl.config import NetConfig
+from xvfl.config import EncoderConfig, NetConfig
+from xvfl.federation.upload.encoder_net import build_encoder
+from xvfl.federation.upload.encoder_training import EncoderTraining
+from xvfl.methods import METHODS
 from xvfl.model import fitting as training
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.fitting import can_capture
 from xvfl.training import loop
-from xvfl.training.cuda_graph import CudaGraphStep, StepFunction
+from xvfl.training.cuda_graph import WARM_UP, CudaGraphStep, StepFunction
 from xvfl.training.loop import Trainer
 from xvfl_lab.bench.agreement import BATCH, rows_for
 from xvfl_lab.bench.disk import on_disk
@@ -123,6 +128,52 @@ def test_rows_on_disk_cannot_be_captured() -> None:
 def test_on_a_cpu_nothing_is_captured(tmp_path: Path) -> None:
     train(write_run_inputs(tmp_path, CONFIG), tmp_path / "run")
     assert Replayed.made == 0
+
+
+class CopiedLists(TorchFunctionMode):
+    """Records lists that become tensors, also as indices: on a GPU they cannot be captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in (Tensor.__getitem__, Tensor.__setitem__):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            self.found += [each for each in index if isinstance(each, list)]
+        elif function in (torch.tensor, torch.as_tensor):
+            self.found.append(args[0])
+        return function(*args, **(kwargs or {}))
+
+
+def copied_lists(trainer: Trainer) -> list[Any]:
+    """Run a training; find the lists that its steps copy after those before a capture."""
+    steps = trainer.run(lambda: 0.0)
+    for _ in range(WARM_UP):
+        next(steps)
+    with CopiedLists() as copied:
+        for _ in steps:
+            pass
+    return copied.found
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_steps_of_methods_copy_no_lists(method: str) -> None:
+    run = configs(method, NetConfig(8, 8), config(BATCH, epochs=1))[:1]
+    made = StackedRuns(random_table(rows_for(BATCH)), run, CPU)
+    rows, options = made.rows("train"), made.options.train
+    assert copied_lists(Trainer(made.federation, made.method, rows, options)) == []
+
+
+def test_steps_of_encoders_copy_no_lists() -> None:
+    made = stack()
+    (name, table), *_ = made.tables.items()
+    config = EncoderConfig(embedding_dim=8, hidden_dim=8, batch_size=BATCH, epochs=1)
+    net = build_encoder(name, table.layout, config, [0])
+    training = EncoderTraining(name, net, table, torch.arange(len(table)), config, [0])
+    assert copied_lists(training.trainer) == []
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

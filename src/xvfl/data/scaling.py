@@ -15,7 +15,7 @@ BIN_KNOTS = 32
 """Largest number of knots of the bins of a column."""
 DECIMALS = 6
 """Precision of scaled numbers in bins; values that are closer count as one."""
-FREQUENT_ROWS, FREQUENT_SHARE, MAX_FREQUENT = 10, 0.03, 8
+FREQUENT_ROWS, FREQUENT_SHARE, MAX_FREQUENT = 20, 0.0005, 128
 """Least rows and least share of the rows of a frequent value; largest number of such values."""
 
 

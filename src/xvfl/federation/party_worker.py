@@ -103,7 +103,8 @@ class PartyWorker:
             cue = _interleave(copies[-n_masks:])
             hidden = self.net.repeat_for_members(_interleave(masked))
             if used is not None and needed is not None:
-                used = self.net.repeat_for_members(needed[:, [each == "self" for each in views]])
+                places = [i for i, view in enumerate(views) if view == "self"]
+                used = self.net.repeat_for_members(_columns(needed, places))
             completed = self._complete(cue, hidden, used, own_cue=True)
             own = completed.view(len(handles), n_masks, completed.shape[-1]).unbind(1)
         masked_copies = iter(copies[len(copies) - n_masks :])
@@ -153,7 +154,8 @@ class PartyWorker:
         used = [needed[:, i] for i, view in enumerate(views) if view == "plain"]
         kinds = [[i for i, view in enumerate(views) if view == kind] for kind in ("masked", "self")]
         for number in range(n_masks):
-            used.append(needed[:, [each[number] for each in kinds if number < len(each)]].any(1))
+            places = [each[number] for each in kinds if number < len(each)]
+            used.append(_columns(needed, places).any(1))
         return torch.stack(used, 1)
 
     def _sample_mask(self, observed: Tensor, step: int | Tensor, number: int) -> Tensor:
@@ -221,6 +223,11 @@ class PartyWorker:
         error = (completed - x).square() * weight
         by_run = (len(self.seeds), -1)
         return (error.reshape(by_run).sum(1) / weight.reshape(by_run).sum(1).clamp(min=1)).sum()
+
+
+def _columns(values: Tensor, places: Sequence[int]) -> Tensor:
+    """Select columns. A list as an index would be copied to the device: no CUDA graph does that."""
+    return torch.stack([values[:, i] for i in places], 1)
 
 
 def _interleave(copies: Sequence[Tensor]) -> Tensor:

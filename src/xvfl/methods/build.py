@@ -44,8 +44,8 @@ def build_parties(
     of the nets of as many runs, with all their members. Unless `shared_inputs` is False, members
     share masks, embeddings of numbers and vectors of hashed categories, so that rows are encoded
     once for all of them. Bounded embeddings are in [-1, 1]. Bottoms
-    that are trained alone use the bins of all numbers, others those of inflated numbers alone: with
-    labels, more inputs overfit. Others also use differences of correlated numbers. Of `loss`, only
+    that are trained alone use the bins of all numbers, others those of numbers with frequent values:
+    with labels, more inputs overfit. Others also use differences of correlated numbers. Of `loss`, only
     the method matters.
     """
     require_resolved(config, privacy)
@@ -61,7 +61,7 @@ def build_parties(
             or nets.bottom(
                 replace(layout, differences=())
                 if privacy.trains_encoders
-                else layout.only_inflated_bins(),
+                else layout.only_bins_with_flags(),
                 d,
                 hidden,
                 config.n_blocks,

@@ -44,11 +44,6 @@ class NumberBins:
     frequent: tuple[float, ...] = ()
     """Values that many rows have; each gets a flag."""
 
-    @property
-    def inflated(self) -> bool:
-        """Whether many rows have the smallest or the largest value, such as 0 or 999."""
-        return not {0.0, 1.0}.isdisjoint(self.frequent)
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -142,10 +137,10 @@ class Layout:
         kinds = [self.features[raw].kind for raw in self.feature_of_column]
         return [column for column, kind in enumerate(kinds) if kind == "numeric"]
 
-    def only_inflated_bins(self) -> "Layout":
-        """Return the layout with the bins of inflated columns alone."""
-        bins = tuple(each if each.inflated else NumberBins() for each in self.bins)
-        return replace(self, bins=bins if any(each.inflated for each in bins) else ())
+    def only_bins_with_flags(self) -> "Layout":
+        """Return the layout with the bins of those columns alone that have frequent values."""
+        bins = tuple(each if each.frequent else NumberBins() for each in self.bins)
+        return replace(self, bins=bins if any(each.frequent for each in bins) else ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form."""

@@ -8,6 +8,8 @@ MAX_UNMASKED_SHARE = 0.5
 """Share of the copies that keep all features if nothing is missing in the training rows."""
 MISSING_LIMIT = 0.1
 """Missing share of the median feature from which every copy is masked."""
+FEW_FEATURES = 4
+"""Features of a party up to which missing values do not matter: a masked copy keeps hardly any."""
 
 
 def drop_features(observed: Tensor, uniform: Tensor, unmasked: float | Tensor = 0.0) -> Tensor:
@@ -44,4 +46,6 @@ def unmasked_share(layout: Layout, missing: float) -> float:
     """
     if layout.hashed:
         return 0.0
+    if layout.raw <= FEW_FEATURES:
+        return MAX_UNMASKED_SHARE
     return MAX_UNMASKED_SHARE * max(0.0, 1 - missing / MISSING_LIMIT)

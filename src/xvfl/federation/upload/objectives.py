@@ -58,7 +58,8 @@ class Reconstruction(Objective):
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Return the reconstruction loss; the federation adds its gradient in `backward`."""
         # The decoder runs in the views `self`; their embeddings are not needed.
-        needed = torch.tensor([view == "masked" for view in self._views], device=rows.device)
+        # `_views` alternate; a list would be copied to the device, which no CUDA graph does.
+        needed = torch.arange(len(self._views), device=rows.device) % 2 == 0
         federation.embed(rows, self._views, needed.expand(len(rows), 1, -1))
         (worker,) = cast(FusedFederation, federation).workers
         assert worker.objective is not None
