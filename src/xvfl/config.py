@@ -236,7 +236,8 @@ class LossConfig:
     unmasked_copies: float | None = None
     """Share of the masked copies of `xvfl+` and `laser+mask` that keep all observed features, 0 to
     below 1; by default 0. With a `completion_interval` above 1 each party chooses up to 1/2: more
-    if less is missing in its training rows, 0 with hashed categories."""
+    if less is missing in its training rows, 1/2 with at most four features, 0 with hashed
+    categories."""
     guidance: float | None = None
     """Weight of the joint prediction (soft label) against the true label in the targets of masked
     copies, 0 to 1; by default 1 with a `completion_interval` above 1, where the other steps use the
