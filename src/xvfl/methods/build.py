@@ -43,10 +43,9 @@ def build_parties(
     Custom `bottoms` and `completers` replace the defaults. With several seeds, each net is a stack
     of the nets of as many runs, with all their members. Unless `shared_inputs` is False, members
     share masks, embeddings of numbers and vectors of hashed categories, so that rows are encoded
-    once for all of them. Bounded embeddings are in [-1, 1]. Bottoms
-    that are trained alone use the bins of all numbers, others those of numbers with frequent values:
-    with labels, more inputs overfit. Others also use differences of correlated numbers. Of `loss`, only
-    the method matters.
+    once for all of them. Bounded embeddings are in [-1, 1]. Bottoms that are trained alone use the
+    bins of all numbers, others those of numbers with frequent values: with labels, more inputs
+    overfit. Others also use differences of correlated numbers. Of `loss`, only the method matters.
     """
     require_resolved(config, privacy)
     check_members(config, any_image(layouts), bool(bottoms or completers))
