@@ -1,17 +1,18 @@
 """`xvfl status`."""
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import typer
 from rich.table import Column, Table
 
 from xvfl.cli.output import print_table
 from xvfl.errors import RunError
-from xvfl.service.addresses import parse_address
+from xvfl.service.addresses import TOKEN_VARIABLE, parse_address
 
 STATUS_TIMEOUT_S = 10
 LISTS = {
@@ -42,7 +43,8 @@ def status(
 ) -> None:
     """Show the status of a running coordinator or party: state, uploads, heads.
 
-    A browser shows the same at http://HOST:PORT/.
+    A browser shows the same at http://HOST:PORT/. If the address needs a token, the variable
+    XVFL_TOKEN has it.
 
     xvfl status localhost:7480
     """
@@ -99,9 +101,18 @@ def _text(name: str, value: object) -> str:
 
 def _request_status(address: str) -> dict[str, Any]:
     parse_address(address, "status")
+    token = os.environ.get(TOKEN_VARIABLE)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = Request(f"http://{address}/status", headers=headers)
     try:
-        with urlopen(f"http://{address}/status", timeout=STATUS_TIMEOUT_S) as response:
+        with urlopen(request, timeout=STATUS_TIMEOUT_S) as response:
             values: dict[str, Any] = json.load(response)
+    except HTTPError as error:
+        if error.code not in (401, 403):
+            raise RunError(f"{address}: {error}; is this a `status_address`?") from error
+        raise RunError(
+            f"{address}: it needs the token of a caller with the right 'look'; set {TOKEN_VARIABLE}"
+        ) from error
     except (URLError, OSError, ValueError) as error:
         raise RunError(
             f"{address}: no response ({error}); is the process running, with this "

@@ -34,7 +34,9 @@ from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
 KEYS = ("ca_certificate", "certificate", "private_key", "release_key", "signing_key", "tokens")
-PATHS = frozenset((*KEYS, "ids", "local_table", "revocation_list", "state_dir", "table"))
+PATHS = frozenset(
+    (*KEYS, "ids", "local_table", "revocation_list", "state_dir", "status_tokens", "table")
+)
 """Options that name a file or a folder, in all sections."""
 
 
@@ -158,6 +160,9 @@ class CoordinatorConfig:
     release.key in the state folder, created at the first start."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
+    status_tokens: str | None = None
+    """File of callers of the status server and their rights, a name, a token and rights in each
+    line; without it, everybody who reaches the address may look."""
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
@@ -217,6 +222,9 @@ class PartyProcessConfig:
     """The coordinator's public key (NAME.release.pub), which verifies a released head."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
+    status_tokens: str | None = None
+    """File of callers of the status server and their rights, a name, a token and rights in each
+    line; without it, everybody who reaches the address may look."""
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
