@@ -100,7 +100,7 @@ class AccessMiddleware:
         count: CountRequest | None = None,
         log: LogAccess = lambda event: None,
     ) -> None:
-        self._app, self._open_paths, self._count = app, open_paths, count
+        self.app, self._open_paths, self._count = app, open_paths, count
         self._callers, self._log = access.callers, AccessLog(log)
         self._allowed_hosts = {name.lower() for name in access.allowed_hosts}
         self._loopback = is_loopback(access.host)
@@ -108,7 +108,7 @@ class AccessMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         begin, status = time.perf_counter(), 500
 
@@ -126,7 +126,7 @@ class AccessMiddleware:
         try:
             error = self._refusal(scope)
             if error is None or scope["path"] in self._open_paths:
-                await self._app(scope, receive, note_status)
+                await self.app(scope, receive, note_status)
             else:
                 self._log.refused(state.get("caller", ""), None, error.status, client(scope))
                 await error_response(error)(scope, receive, note_status)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from xvfl_serve.errors import ServeError, unknown
+from xvfl_serve.errors import ServeError
 
 Right = Literal["look", "predict", "approve", "release"]
 """`look`: status, metrics, documentation and dashboard; `predict`: send rows or ids; `approve`:
@@ -86,8 +86,8 @@ def _read_caller(where: str, name: str, credential: str, rights: str = "") -> Ca
     given = rights.split(",") if rights else DEFAULT_RIGHTS
     found = [right for right in RIGHTS if right in given]
     if len(found) < len(given):
-        wrong = next((each for each in given if each not in RIGHTS), rights)
-        raise ServeError(f"{where}: {unknown('right', wrong, RIGHTS)}; separate them by commas")
+        # Not what was given instead: it may be the token.
+        raise ServeError(f"{where}: expected rights among {', '.join(RIGHTS)}, without spaces")
     if match := FINGERPRINT.fullmatch(credential):
         fingerprint = match[1].replace(":", "").lower()
         return Caller(name, "", frozenset(found), fingerprint)

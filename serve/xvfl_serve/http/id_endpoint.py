@@ -99,12 +99,12 @@ class IdEndpoint:
         listener = listen(settings.access.host, settings.port)
         app = self._application(settings.access)
         seconds = settings.deadline + 1
-        self._server = HttpServer(app, listener, port_limits(), settings.tls, seconds).start("http")
-        self.port = self._server.port
+        self.server = HttpServer(app, listener, port_limits(), settings.tls, seconds).start("http")
+        self.port = self.server.port
 
     def close(self) -> None:
         """Finish the requests in progress and stop."""
-        self._server.close()
+        self.server.close()
 
     def _application(self, access: Access) -> ASGIApp:
         routes = [

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
+from starlette.types import Lifespan, Receive, Scope, Send
 
 from xvfl_serve.errors import RequestError
 from xvfl_serve.http.access import (
@@ -51,7 +51,7 @@ def application(
     log: LogAccess = lambda event: None,
     failures: Mapping[type[Exception], Any] | None = None,
     lifespan: Lifespan[Starlette] | None = None,
-) -> ASGIApp:
+) -> AccessMiddleware:
     """Return the application of a port.
 
     Parameters

@@ -58,7 +58,7 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         drain_seconds: float = 1.0,
     ) -> None:
-        self._listener, self._drain_seconds = listener, drain_seconds
+        self.app, self._listener, self._drain_seconds = app, listener, drain_seconds
         self.port: int = listener.getsockname()[1]
         config = uvicorn.Config(
             app,

@@ -3,7 +3,7 @@
 Contains no secrets.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,6 +15,7 @@ from xvfl.model.dashboard.assets import json_reply, static_routes
 from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.service.addresses import parse_address
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
+from xvfl.service.operator_routes import operator_routes
 from xvfl.service.port_access import port_access
 from xvfl.system.event_log import EventLog, LogFunction
 from xvfl_serve.http.access import Access, may
@@ -32,14 +33,16 @@ def open_status_server(
     status: StatusFunction,
     access: Access | None = None,
     log: LogFunction = lambda event: None,
+    more: Sequence[PortRoute] = (),
 ) -> HttpServer:
-    """Serve a status and a page that shows it on HOST:PORT, until the server is closed.
+    """Serve a status, a page that shows it and more routes on HOST:PORT, until it is closed.
 
     Without `access`, everybody who reaches the address may look.
     """
     host, port = parse_address(address, "status_address")
     try:
-        return serve_pages("status", access or Access(host), port, status_routes(status), log)
+        routes = [*status_routes(status), *more]
+        return serve_pages("status", access or Access(host), port, routes, log)
     except (OSError, OverflowError) as error:
         raise RunError(f"status_address: cannot listen on {address} ({error})") from error
 
@@ -49,15 +52,23 @@ def serve_status(
     status: StatusFunction,
     log: EventLog,
     stack: ExitStack,
-) -> None:
+) -> HttpServer | None:
     """Serve the status of a process until the stack is closed, if its configuration says so."""
     address, hosts = config.status_address, config.status_allowed_hosts
+    server = None
     if address is not None:
         access = port_access(address, "status_address", config.status_tokens, hosts)
         # What the log cannot write makes a process unhealthy, whatever else its status says.
-        server = open_status_server(address, lambda: {**status(), **log.status()}, access, log)
+        server = open_status_server(
+            address,
+            lambda: {**status(), **log.status()},
+            access,
+            log,
+            operator_routes(config, log),
+        )
         stack.callback(server.close)
         log({"event": "status_server", "port": server.port})
+    return server
 
 
 def status_routes(get_status: StatusFunction) -> list[PortRoute]:

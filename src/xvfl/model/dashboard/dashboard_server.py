@@ -53,16 +53,16 @@ class DashboardServer:
             raise InputError(f"--tokens: {error}") from error
         access = Access(host, callers, frozenset(allowed_hosts))
         try:
-            self._server = serve_pages("dashboard", access, port, self.routes(), log)
+            self.server = serve_pages("dashboard", access, port, self.routes(), log)
         except (OSError, OverflowError) as error:
             raise RunError(
                 f"{host}:{port}: cannot listen ({error}); choose another --port or --host"
             ) from error
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}/"
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.close()
+        self.server.close()
 
     def routes(self) -> list[PortRoute]:
         """Return the routes."""
