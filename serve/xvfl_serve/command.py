@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import signal
-import ssl
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -13,10 +12,11 @@ from pathlib import Path
 
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import Access, is_loopback
-from xvfl_serve.http.app import Service
+from xvfl_serve.http.app import Service, log_event
 from xvfl_serve.http.callers import Caller, read_callers
 from xvfl_serve.http.connections import MAX_CONNECTIONS, port_limits
-from xvfl_serve.http.server import HttpServer, listen, server_tls
+from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.server_tls import ServerTls
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.printable import PrintableFormatter, printable
 
@@ -172,7 +172,7 @@ def _check_exposure(options: argparse.Namespace, callers: Sequence[Caller]) -> N
         )
 
 
-def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+def _tls(options: argparse.Namespace) -> ServerTls | None:
     if options.tls_cert is None:
         if options.tls_key or options.client_ca:
             raise ServeError("--tls-key and --client-ca need --tls-cert")
@@ -180,7 +180,7 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     for path in (options.tls_cert, options.tls_key, options.client_ca):
         if path is not None and not path.is_file():
             raise ServeError(f"{path}: no such file")
-    return server_tls(options.tls_cert, options.tls_key, options.client_ca)
+    return ServerTls(options.tls_cert, options.tls_key, options.client_ca, log_event)
 
 
 def _positive(text: str) -> int:

@@ -2,9 +2,11 @@
 
 import json
 import re
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.security.route_walk import (
     write_tokens,
 )
 from tests.service.predicting_federation import copy_trained, write_party
+from xvfl.certs import create_authority
 from xvfl.errors import ConfigError
 from xvfl.model.dashboard.dashboard_server import DashboardServer
 from xvfl.model.run_dir import RunDir
@@ -301,3 +304,23 @@ def made(folder: RunDir, event: str) -> list[str]:
     lines = (folder / TRAIL).read_text().splitlines()
     entries = [json.loads(line) for line in lines]
     return [each["by"] for each in entries if each["event"] == event and each["by"] in RIGHTS]
+
+
+def test_status_and_dashboard_over_https(tmp_path: Path) -> None:
+    authority = create_authority(tmp_path / "certs")
+    authority.issue("ports", hosts=("localhost",))
+    cert, key = tmp_path / "certs" / "ports.crt", tmp_path / "certs" / "ports.key"
+    context = ssl.create_default_context(cafile=str(tmp_path / "certs" / "ca.crt"))
+    more = f'status_certificate = "{cert}"\nstatus_private_key = "{key}"\n'
+    with ExitStack() as stack:
+        server, _ = status_server(tmp_path, PARTY + more, stack)
+        tokens = tmp_path / "tokens"
+        dashboard = DashboardServer(tmp_path, tokens=tokens, certificate=cert, key=key)
+        stack.callback(dashboard.close)
+        assert dashboard.url.startswith("https://")
+        for port, path in ((server.port, "/status"), (dashboard.server.port, "/api/runs")):
+            with closing(HTTPSConnection("localhost", port, context=context)) as connection:
+                connection.request("GET", path, headers=bearer(TOKENS["look"]))
+                assert connection.getresponse().status == 200
+    with pytest.raises(ConfigError, match="expected also `status_private_key`"):
+        status_server(tmp_path, f'{PARTY}status_certificate = "{cert}"\n', ExitStack())

@@ -4,7 +4,6 @@ It shares tokens, limits, errors, JSON and the documentation page with the serve
 """
 
 import asyncio
-import ssl
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from xvfl_serve.http.micro_batches import Answers
 from xvfl_serve.http.predict_route import run_large
 from xvfl_serve.http.routes import PortRoute, application
 from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.server_tls import ServerTls
 from xvfl_serve.http.size_limits import Admission, SizeLimits
 from xvfl_serve.row_report import REFUSED_MODE
 
@@ -74,7 +74,7 @@ class IdSettings:
     deadline: float
     """Longest time to answer a request, in seconds."""
     max_rows: int
-    tls: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
     version: str = ""
     """Version of the software, for the description."""
 

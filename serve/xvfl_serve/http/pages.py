@@ -6,6 +6,7 @@ from xvfl_serve.http.access import Access, LogAccess
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.routes import PortRoute, application
 from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.server_tls import ServerTls
 
 MAX_CONNECTIONS = 64
 
@@ -16,8 +17,9 @@ def serve_pages(
     port: int,
     routes: Sequence[PortRoute],
     log: LogAccess = lambda event: None,
+    tls: ServerTls | None = None,
 ) -> HttpServer:
-    """Serve pages in a thread of this name.
+    """Serve pages in a thread of this name; without `tls`, over plain HTTP.
 
     Raises
     ------
@@ -25,4 +27,5 @@ def serve_pages(
         It cannot listen on this address.
     """
     app = application(routes, access, log=log)
-    return HttpServer(app, listen(access.host, port), port_limits(MAX_CONNECTIONS)).start(name)
+    limits = port_limits(MAX_CONNECTIONS)
+    return HttpServer(app, listen(access.host, port), limits, tls).start(name)

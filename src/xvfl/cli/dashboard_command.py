@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from xvfl.cli.output import print_error
+from xvfl.errors import InputError
 
 
 def dashboard(
@@ -29,6 +30,10 @@ def dashboard(
             "look`; a browser asks for the token as the password.",
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate of the page (PEM), which then is https.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert.")] = None,
 ) -> None:
     """Show runs on a web page: curves of a training, parties, missing features, evaluation.
 
@@ -45,7 +50,9 @@ def dashboard(
     from xvfl.system.signals import stop_on_signals
     from xvfl_serve.http.access import is_loopback
 
-    server = DashboardServer(runs, host, port, allowed_host or (), tokens, _log)
+    if (tls_cert is None) != (tls_key is None):
+        raise InputError("--tls-cert: expected --tls-key as well, or neither")
+    server = DashboardServer(runs, host, port, allowed_host or (), tokens, _log, tls_cert, tls_key)
     try:
         with stop_on_signals() as stop:
             if tokens is None and not is_loopback(host):

@@ -34,8 +34,9 @@ from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
 KEYS = ("ca_certificate", "certificate", "private_key", "release_key", "signing_key", "tokens")
+STATUS_FILES = ("status_certificate", "status_private_key", "status_tokens")
 PATHS = frozenset(
-    (*KEYS, "ids", "local_table", "revocation_list", "state_dir", "status_tokens", "table")
+    (*KEYS, *STATUS_FILES, "ids", "local_table", "revocation_list", "state_dir", "table")
 )
 """Options that name a file or a folder, in all sections."""
 
@@ -163,6 +164,11 @@ class CoordinatorConfig:
     status_tokens: str | None = None
     """File of callers of the status server and their rights, a name, a token and rights in each
     line; without it, everybody who reaches the address may look."""
+    status_certificate: str | None = None
+    """Certificate of the status server (PEM), which then serves https, for the host of
+    `status_address`."""
+    status_private_key: str | None = None
+    """Private key of `status_certificate`."""
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
@@ -225,6 +231,11 @@ class PartyProcessConfig:
     status_tokens: str | None = None
     """File of callers of the status server and their rights, a name, a token and rights in each
     line; without it, everybody who reaches the address may look."""
+    status_certificate: str | None = None
+    """Certificate of the status server (PEM), which then serves https, for the host of
+    `status_address`."""
+    status_private_key: str | None = None
+    """Private key of `status_certificate`."""
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
@@ -303,6 +314,8 @@ def load_config(
     for option in ("listen", "coordinator", "status_address"):
         if (address := getattr(config, option, None)) is not None:
             parse_address(address, option)
+    if (config.status_certificate is None) != (config.status_private_key is None):
+        raise ConfigError("status_certificate: expected also `status_private_key`, or neither")
     return config
 
 

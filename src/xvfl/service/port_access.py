@@ -1,14 +1,16 @@
-"""Who may use the HTTP ports of a process, from its configuration."""
+"""Who may use the HTTP ports of a process, and their TLS files, from its configuration."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from xvfl.errors import ConfigError, WireError
 from xvfl.service.addresses import parse_address
+from xvfl.system.event_log import LogFunction
 from xvfl.wire.texts import NAME
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import Access
 from xvfl_serve.http.callers import Caller, read_callers
+from xvfl_serve.http.server_tls import ServerTls
 
 
 def port_access(
@@ -32,3 +34,15 @@ def read_tokens(path: str | None, option: str) -> tuple[Caller, ...]:
     except (ServeError, WireError) as error:
         raise ConfigError(f"{option}: {error}") from error
     return callers
+
+
+def port_tls(
+    certificate: str | None, private_key: str | None, option: str, log: LogFunction
+) -> ServerTls | None:
+    """Load the TLS files of a port; without a certificate, it is plain HTTP."""
+    if certificate is None:
+        return None
+    try:
+        return ServerTls(certificate, private_key, log=log)
+    except ServeError as error:
+        raise ConfigError(f"{option}: {error}") from error

@@ -103,7 +103,7 @@ def _entries(
 
 def _secret_files(config: CoordinatorConfig | PartyProcessConfig, folder: RunDir) -> list[Path]:
     """Return the files that only this process may read."""
-    names: list[str | None] = [config.tls.private_key, config.status_tokens]
+    names = [config.tls.private_key, config.status_tokens, config.status_private_key]
     if isinstance(config, CoordinatorConfig):
         names.append(config.signing_key)
     if config.prediction is not None:

@@ -16,13 +16,14 @@ from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.service.addresses import parse_address
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.operator_routes import operator_routes
-from xvfl.service.port_access import port_access
+from xvfl.service.port_access import port_access, port_tls
 from xvfl.system.event_log import EventLog, LogFunction
 from xvfl_serve.http.access import Access, may
 from xvfl_serve.http.metrics import CONTENT_TYPE, to_text
 from xvfl_serve.http.pages import serve_pages
 from xvfl_serve.http.routes import PortRoute
 from xvfl_serve.http.server import HttpServer
+from xvfl_serve.http.server_tls import ServerTls
 
 StatusFunction = Callable[[], dict[str, Any]]
 """Return the status of a process: `healthy`, `problem`, and values, some of them by party."""
@@ -34,6 +35,7 @@ def open_status_server(
     access: Access | None = None,
     log: LogFunction = lambda event: None,
     more: Sequence[PortRoute] = (),
+    tls: ServerTls | None = None,
 ) -> HttpServer:
     """Serve a status, a page that shows it and more routes on HOST:PORT, until it is closed.
 
@@ -42,7 +44,7 @@ def open_status_server(
     host, port = parse_address(address, "status_address")
     try:
         routes = [*status_routes(status), *more]
-        return serve_pages("status", access or Access(host), port, routes, log)
+        return serve_pages("status", access or Access(host), port, routes, log, tls)
     except (OSError, OverflowError) as error:
         raise RunError(f"status_address: cannot listen on {address} ({error})") from error
 
@@ -58,6 +60,8 @@ def serve_status(
     server = None
     if address is not None:
         access = port_access(address, "status_address", config.status_tokens, hosts)
+        certificate, key = config.status_certificate, config.status_private_key
+        tls = port_tls(certificate, key, "status_certificate", log)
         # What the log cannot write makes a process unhealthy, whatever else its status says.
         server = open_status_server(
             address,
@@ -65,6 +69,7 @@ def serve_status(
             access,
             log,
             operator_routes(config, log),
+            tls,
         )
         stack.callback(server.close)
         log({"event": "status_server", "port": server.port})

@@ -16,6 +16,7 @@ from xvfl_serve.http.access import Access
 from xvfl_serve.http.callers import read_callers
 from xvfl_serve.http.pages import serve_pages
 from xvfl_serve.http.routes import PortRoute
+from xvfl_serve.http.server_tls import ServerTls
 
 
 class DashboardServer:
@@ -32,7 +33,9 @@ class DashboardServer:
     tokens
         File of callers; without it, everybody who reaches the port sees the runs.
     log
-        Receives events about callers and refused requests.
+        Receives events about callers, refused requests and certificates.
+    certificate, key
+        Certificate and private key (PEM) of https; without them, plain HTTP.
     """
 
     def __init__(
@@ -43,22 +46,26 @@ class DashboardServer:
         allowed_hosts: Iterable[str] = (),
         tokens: Path | None = None,
         log: LogFunction = lambda event: None,
+        certificate: Path | None = None,
+        key: Path | None = None,
     ) -> None:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give a run folder, or a folder of runs")
         self._reader = RunReader(folder)
         try:
             callers = () if tokens is None else read_callers(tokens)
+            tls = None if certificate is None else ServerTls(certificate, key, log=log)
         except ServeError as error:
-            raise InputError(f"--tokens: {error}") from error
+            raise InputError(str(error)) from error
         access = Access(host, callers, frozenset(allowed_hosts))
         try:
-            self.server = serve_pages("dashboard", access, port, self.routes(), log)
+            self.server = serve_pages("dashboard", access, port, self.routes(), log, tls)
         except (OSError, OverflowError) as error:
             raise RunError(
                 f"{host}:{port}: cannot listen ({error}); choose another --port or --host"
             ) from error
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}/"
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http{'s' if tls else ''}://{name}:{self.server.port}/"
 
     def close(self) -> None:
         """Stop serving."""

@@ -6,17 +6,15 @@ from typing import Any
 
 from xvfl.errors import ConfigError, RunError, XVFLError
 from xvfl.service.addresses import parse_address
-from xvfl.service.port_access import port_access
+from xvfl.service.port_access import port_access, port_tls
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
 from xvfl.service.prediction.coordinator_prediction import CoordinatorPredictor
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
 from xvfl.system.event_log import LogFunction
 from xvfl.version import VERSION
-from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import is_loopback
 from xvfl_serve.http.id_endpoint import IdEndpoint, IdSettings, PredictionService
 from xvfl_serve.http.micro_batches import MicroBatcher
-from xvfl_serve.http.server import server_tls
 
 Section = CoordinatorPrediction | PartyPrediction
 
@@ -55,12 +53,11 @@ def open_endpoint(section: Section, service: PredictionService, log: LogFunction
             f"prediction.address: other machines could predict at {section.address} without a "
             "token; set prediction.tokens"
         )
+    certificate, key = section.certificate, section.private_key
+    tls = port_tls(certificate, key, "prediction.certificate", log)
     try:
-        tls = server_tls(section.certificate, section.private_key) if section.certificate else None
         settings = IdSettings(access, port, section.deadline, section.max_rows, tls, VERSION)
         return IdEndpoint(settings, service, log)
-    except ServeError as error:
-        raise ConfigError(f"prediction.certificate: {error}") from error
     except (OSError, OverflowError) as error:
         raise RunError(
             f"prediction.address: cannot listen on {section.address} ({error}); choose another"
