@@ -19,7 +19,7 @@ from tests.processes import ROOT, SOURCES
 from xvfl.certs import create_authority
 from xvfl_serve.http.connections import Connections, Limits, client_key, port_limits
 from xvfl_serve.http.server import HttpServer, listen
-from xvfl_serve.http.server_tls import ServerTls
+from xvfl_serve.http.server_tls import server_tls
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
@@ -269,7 +269,7 @@ def test_a_client_that_reads_slowly_gets_its_answer(
     size, tls = 2**24, None
     create_authority(tmp_path).issue("coordinator", hosts=("localhost",))
     if secure:
-        tls = ServerTls(tmp_path / "coordinator.crt", tmp_path / "coordinator.key")
+        tls = server_tls(tmp_path / "coordinator.crt", tmp_path / "coordinator.key")
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
     with serving(App(bytes(size)), IN_TIME, tls) as client:
         plain = client.open()
@@ -307,7 +307,7 @@ def test_half_handshakes_give_way(tmp_path: Path) -> None:
     create_authority(tmp_path).issue("coordinator", hosts=("localhost",))
     files = tmp_path / "coordinator.crt", tmp_path / "coordinator.key"
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-    with serving(App(), PATIENT, ServerTls(*files)) as client:
+    with serving(App(), PATIENT, server_tls(*files)) as client:
         held = [client.open(bytes([22, 3, 1, 2, 0])) for _ in range(4)]
         honest = []
         for each in held:

@@ -11,7 +11,7 @@ from tests.security.route_walk import TOKENS, bearer, request, walk, write_token
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import Access
 from xvfl_serve.http.app import Service
-from xvfl_serve.http.callers import DEFAULT_RIGHTS, read_callers
+from xvfl_serve.http.callers import DEFAULT_RIGHTS, read_callers, watch_callers
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.server import HttpServer, listen
 from xvfl_serve.http.settings import Settings
@@ -20,7 +20,7 @@ from xvfl_serve.http.settings import Settings
 @pytest.fixture
 def server(bundles: Path, tmp_path: Path) -> Iterator[HttpServer]:
     """Serve a bundle with a caller for each right."""
-    access = Access("127.0.0.1", read_callers(write_tokens(tmp_path)))
+    access = Access("127.0.0.1", watch_callers(write_tokens(tmp_path), read_callers))
     service = Service(Settings(bundles / "bank.xvfl", "bank", access=access), "0")
     app, listener = service.application(), listen("127.0.0.1", 0)
     with closing(HttpServer(app, listener, port_limits()).start("serve")) as server:

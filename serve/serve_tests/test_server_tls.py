@@ -18,11 +18,11 @@ from serve_tests.server import wait_until
 from xvfl.certs import create_authority
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import Access
-from xvfl_serve.http.callers import read_callers
+from xvfl_serve.http.callers import read_callers, watch_callers
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.routes import PortRoute, application
 from xvfl_serve.http.server import HttpServer, listen
-from xvfl_serve.http.server_tls import ServerTls
+from xvfl_serve.http.server_tls import ServerTls, server_tls
 
 
 def name_caller(request: Request) -> Response:
@@ -62,7 +62,7 @@ def test_renewed_files_are_used_by_new_connections(tmp_path: Path) -> None:
     used = tmp_path / "used.crt", tmp_path / "used.key"
     for path in used:
         shutil.copy(tmp_path / f"old{path.suffix}", path)
-    tls, ca = ServerTls(*used, log=events.append), tmp_path / "ca.crt"
+    tls, ca = server_tls(*used, log=events.append), tmp_path / "ca.crt"
     with closing(serve(Access("127.0.0.1"), tls)) as server:
         assert shown_certificate(server.port, ca) == (tmp_path / "old.der").read_bytes()
         # Another certificate without its key: the old ones stay in use.
@@ -77,7 +77,7 @@ def test_renewed_files_are_used_by_new_connections(tmp_path: Path) -> None:
         used[1].unlink()
         wait_until(lambda: shown_certificate(server.port, ca) == new and len(events) == 3)
     with pytest.raises(ServeError, match="the certificate cannot be used"):
-        ServerTls(*used)
+        server_tls(*used)
 
 
 def test_the_certificate_of_a_client_has_rights(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_the_certificate_of_a_client_has_rights(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"reader sha256:{shown} look\nscript {32 * 'b'} predict\n")
     tokens.chmod(0o600)
-    access = Access("127.0.0.1", read_callers(tokens))
+    access = Access("127.0.0.1", watch_callers(tokens, read_callers))
     ca = tmp_path / "ca.crt"
-    tls = ServerTls(tmp_path / "server.crt", tmp_path / "server.key", ca)
+    tls = server_tls(tmp_path / "server.crt", tmp_path / "server.key", ca)
     with closing(serve(access, tls)) as server:
 
         def ask(client: str, method: str, path: str, **headers: str) -> tuple[int, bytes]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import Access, is_loopback
 from xvfl_serve.http.app import Service, log_event
-from xvfl_serve.http.callers import Caller, read_callers
+from xvfl_serve.http.callers import Caller, read_callers, watch_callers
 from xvfl_serve.http.connections import MAX_CONNECTIONS, port_limits
 from xvfl_serve.http.server import HttpServer, listen
-from xvfl_serve.http.server_tls import ServerTls
+from xvfl_serve.http.server_tls import ServerTls, server_tls
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.printable import PrintableFormatter, printable
 
@@ -43,8 +43,8 @@ def serve(options: argparse.Namespace) -> None:
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     _warn_readable(options.tokens, options.tls_key)
-    callers = _callers(options.tokens)
-    _check_exposure(options, callers)
+    callers = watch_callers(options.tokens, _read_callers, log_event)
+    _check_exposure(options, callers())
     tls = _tls(options)
     settings = Settings(
         options.bundle,
@@ -151,7 +151,7 @@ def _warn_readable(*paths: Path | None) -> None:
             logging.warning("%s: other users can read it; run `chmod 600 %s`", path, path)
 
 
-def _callers(path: Path | None) -> tuple[Caller, ...]:
+def _read_callers(path: Path | None) -> tuple[Caller, ...]:
     """Return the callers of the file, and the one whose token is in the environment."""
     try:
         callers = () if path is None else read_callers(path, named=False)
@@ -180,7 +180,7 @@ def _tls(options: argparse.Namespace) -> ServerTls | None:
     for path in (options.tls_cert, options.tls_key, options.client_ca):
         if path is not None and not path.is_file():
             raise ServeError(f"{path}: no such file")
-    return ServerTls(options.tls_cert, options.tls_key, options.client_ca, log_event)
+    return server_tls(options.tls_cert, options.tls_key, options.client_ca, log_event)
 
 
 def _positive(text: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from serve_tests.server import wait_until
 from tests.processes import ROOT, free_port
 from tests.security.route_walk import (
     TOKENS,
@@ -295,15 +296,15 @@ def test_release_and_approval_over_http_are_in_the_trail(
         status, answer = ask(bank, "/approve", "approve", {"upload": "new-version"})
         assert (status, answer) == (200, {"version": "2"})
         assert ask(bank, "/approve", "approve", {"upload": "all"})[0] == 422
-    assert made(folders["coordinator"], "release_signed") == ["release", "release"]
-    assert made(folders["bank"], "version_allowed") == ["approve"]
+    assert made(folders["coordinator"], "release_signed") == 2 * ["release over HTTP"]
+    assert made(folders["bank"], "version_allowed") == ["approve over HTTP"]
 
 
 def made(folder: RunDir, event: str) -> list[str]:
     """Return who made the newest entries of a trail by HTTP."""
     lines = (folder / TRAIL).read_text().splitlines()
     entries = [json.loads(line) for line in lines]
-    return [each["by"] for each in entries if each["event"] == event and each["by"] in RIGHTS]
+    return [each["by"] for each in entries if each["event"] == event and "HTTP" in each["by"]]
 
 
 def test_status_and_dashboard_over_https(tmp_path: Path) -> None:
@@ -324,3 +325,26 @@ def test_status_and_dashboard_over_https(tmp_path: Path) -> None:
                 assert connection.getresponse().status == 200
     with pytest.raises(ConfigError, match="expected also `status_private_key`"):
         status_server(tmp_path, f'{PARTY}status_certificate = "{cert}"\n', ExitStack())
+
+
+def test_changed_callers_are_used_without_a_restart(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server, state = status_server(tmp_path, PARTY, stack)
+        tokens, look, new = tmp_path / "tokens", bearer(TOKENS["look"]), 40 * "n"
+
+        def status(headers: dict[str, str]) -> int:
+            return request(server.port, "GET", "/status", headers).status
+
+        assert status(look) == 200 and status(bearer(new)) == 401
+        # A file that cannot be used changes nothing: it may be half written.
+        tokens.write_text("")
+        wait_until(lambda: status(look) == 200 and "callers_not_loaded" in events(state))
+        assert status(look) == 200
+        tokens.write_text(f"ann {new} look\n")
+        wait_until(lambda: status(bearer(new)) == 200)
+        assert status(look) == 401 and "callers_loaded" in events(state)
+
+
+def events(state: Path) -> set[str]:
+    """Return the names of the events in the log."""
+    return {each["event"] for each in read_log(state)}

@@ -10,7 +10,7 @@ without asking first. A browser also sends passwords and certificates for any pa
 
 import time
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -22,8 +22,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from xvfl_serve.errors import RequestError
-from xvfl_serve.http.callers import DEFAULT_RIGHTS, Caller, Right
+from xvfl_serve.http.callers import DEFAULT_RIGHTS, Caller, Callers, Right, no_callers
 from xvfl_serve.http.json_response import error_response
+from xvfl_serve.http.watched_files import LogEvent
 
 CHALLENGES = ("Bearer", 'Basic realm="xvfl", charset="UTF-8"')
 """What a client without a token is asked for; a browser asks its user for a password."""
@@ -32,8 +33,6 @@ FORM_TYPES = ("", "application/x-www-form-urlencoded", "multipart/form-data", "t
 READING = ("GET", "HEAD")
 CountRequest = Callable[[str, int, float], None]
 """Count a request: route, status, seconds."""
-LogAccess = Callable[[Mapping[str, Any]], None]
-"""Log an event: a mapping with the key `event` and details."""
 GRANTED_S, REFUSED_S = 86_400.0, 60.0
 """Seconds in which a caller's requests, and requests that are refused, are logged once."""
 
@@ -46,15 +45,15 @@ class Access:
     ----------
     host : str
         The address on which the server listens.
-    callers : tuple of Caller, default=()
-        Who may send requests; empty accepts requests of everybody.
+    callers : callable, default=no_callers
+        Returns who may send requests; nobody in it means everybody.
     allowed_hosts : frozenset of str, default=empty
         Host names that clients may use over plain HTTP at a port without callers besides
         `localhost`, IP addresses and, unless it listens on a loopback address, names without a dot.
     """
 
     host: str
-    callers: tuple[Caller, ...] = ()
+    callers: Callers = no_callers
     allowed_hosts: frozenset[str] = frozenset()
 
 
@@ -64,7 +63,7 @@ class AccessLog:
     The number of lines is bounded by that of the callers, whatever clients send.
     """
 
-    def __init__(self, log: LogAccess) -> None:
+    def __init__(self, log: LogEvent) -> None:
         self._log, self._last, self._more = log, dict[Any, float](), dict[Any, int]()
 
     def granted(self, caller: str, right: Right, address: str) -> None:
@@ -98,7 +97,7 @@ class AccessMiddleware:
         access: Access,
         open_paths: frozenset[str],
         count: CountRequest | None = None,
-        log: LogAccess = lambda event: None,
+        log: LogEvent = lambda event: None,
     ) -> None:
         self.app, self._open_paths, self._count = app, open_paths, count
         self._callers, self._log = access.callers, AccessLog(log)
@@ -141,12 +140,12 @@ class AccessMiddleware:
         """Return why a request is refused, or None; note caller and rights in its state."""
         headers, state = dict(scope["headers"]), scope["state"]
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        caller, by_browser = None, True
-        if self._callers:
+        caller, callers, by_browser = None, self._callers(), True
+        if callers:
             kind, _, text = headers.get(b"authorization", b"").partition(b" ")
             by_browser = kind.lower() != b"bearer"
             token = _password(kind, text) if by_browser else text.strip()
-            caller = self._find_caller(token, state.get("fingerprint", ""))
+            caller = _find_caller(callers, token, state.get("fingerprint", ""))
             if caller is None:
                 return _NO_TOKEN
             state["caller"] = caller.name
@@ -163,15 +162,6 @@ class AccessMiddleware:
         if error is None:
             state["rights"] = DEFAULT_RIGHTS if caller is None else caller.rights
         return error
-
-    def _find_caller(self, token: bytes, fingerprint: str) -> Caller | None:
-        """Return whose token a request has or, without a token, whose certificate."""
-        # Compared with all, so that the time does not tell which one was near.
-        if token:
-            valid = [e for e in self._callers if compare_digest(token, e.token.encode())]
-        else:
-            valid = [e for e in self._callers if e.fingerprint and e.fingerprint == fingerprint]
-        return valid[0] if valid else None
 
     def _is_own(self, name: str) -> bool:
         if name == "localhost" or name in self._allowed_hosts or _is_address(name):
@@ -218,6 +208,16 @@ _NO_TOKEN = RequestError(
     "authorization",
     status=401,
 )
+
+
+def _find_caller(callers: Sequence[Caller], token: bytes, fingerprint: str) -> Caller | None:
+    """Return whose token a request has or, without a token, whose certificate."""
+    if token:
+        # Compared with all, so that the time does not tell which one was near.
+        valid = [each for each in callers if compare_digest(token, each.token.encode())]
+    else:
+        valid = [each for each in callers if each.fingerprint and each.fingerprint == fingerprint]
+    return valid[0] if valid else None
 
 
 def _password(kind: bytes, text: bytes) -> bytes:

@@ -6,12 +6,13 @@ Each line of the file is a name, a token and rights, such as `grafana 6f3a… lo
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from xvfl_serve.errors import ServeError
+from xvfl_serve.http.watched_files import LogEvent, WatchedFiles
 
 Right = Literal["look", "predict", "approve", "release"]
 """`look`: status, metrics, documentation and dashboard; `predict`: send rows or ids; `approve`:
@@ -35,6 +36,10 @@ class Caller:
     rights: frozenset[Right] = DEFAULT_RIGHTS
     fingerprint: str = ""
     """SHA-256 of the client certificate, in hexadecimal digits."""
+
+
+Callers = Callable[[], tuple[Caller, ...]]
+"""Return the callers of a port."""
 
 
 def read_callers(path: Path, named: bool = True) -> tuple[Caller, ...]:
@@ -66,6 +71,20 @@ def read_callers(path: Path, named: bool = True) -> tuple[Caller, ...]:
     if open_to_all and any(len(each) == 3 for each in words):
         raise ServeError(f"{path}: every user can read it; run `chmod 600 {path}`")
     return callers
+
+
+def watch_callers(
+    path: Path | None,
+    read: Callable[[Path | None], tuple[Caller, ...]],
+    log: LogEvent = lambda event: None,
+) -> Callers:
+    """Read callers, and again when their file changes; see `WatchedFiles`."""
+    return WatchedFiles([] if path is None else [path], lambda: read(path), "callers", log)
+
+
+def no_callers() -> tuple[Caller, ...]:
+    """Return the callers of a port that everybody may use."""
+    return ()
 
 
 def _read_lines(path: Path, lines: list[list[str]], named: bool) -> Iterator[Caller]:

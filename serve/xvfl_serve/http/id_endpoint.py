@@ -93,7 +93,7 @@ class IdEndpoint:
             service.mode,
             settings.deadline,
             settings.max_rows,
-            bool(settings.access.callers),
+            bool(settings.access.callers()),
             settings.version,
         )
         listener = listen(settings.access.host, settings.port)

@@ -38,7 +38,7 @@ def openapi(predictor: Predictor, settings: Settings, version: str) -> Schema:
         "PredictRequest": _predict_request(predictor, settings),
         "InferRequest": _infer_request(),
     }
-    text, tokens = "Absent and null fields are missing values.", bool(settings.access.callers)
+    text, tokens = "Absent and null fields are missing values.", bool(settings.access.callers())
     paths = _paths(predictor, settings.name)
     return describe(f"Predictions of {settings.name}", version, text, paths, schemas, tokens)
 

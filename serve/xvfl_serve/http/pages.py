@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from xvfl_serve.http.access import Access, LogAccess
+from xvfl_serve.http.access import Access
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.routes import PortRoute, application
 from xvfl_serve.http.server import HttpServer, listen
 from xvfl_serve.http.server_tls import ServerTls
+from xvfl_serve.http.watched_files import LogEvent
 
 MAX_CONNECTIONS = 64
 
@@ -16,7 +17,7 @@ def serve_pages(
     access: Access,
     port: int,
     routes: Sequence[PortRoute],
-    log: LogAccess = lambda event: None,
+    log: LogEvent = lambda event: None,
     tls: ServerTls | None = None,
 ) -> HttpServer:
     """Serve pages in a thread of this name; without `tls`, over plain HTTP.

@@ -15,11 +15,11 @@ from xvfl_serve.http.access import (
     Access,
     AccessMiddleware,
     CountRequest,
-    LogAccess,
     check_right,
 )
 from xvfl_serve.http.callers import Right
 from xvfl_serve.http.json_response import error_response
+from xvfl_serve.http.watched_files import LogEvent
 
 Respond = Callable[[Request], Awaitable[Response]] | Callable[[Request], Response]
 """Answer a request; a function that is not `async` is called in a thread."""
@@ -48,7 +48,7 @@ def application(
     routes: Iterable[PortRoute],
     access: Access,
     count: CountRequest | None = None,
-    log: LogAccess = lambda event: None,
+    log: LogEvent = lambda event: None,
     failures: Mapping[type[Exception], Any] | None = None,
     lifespan: Lifespan[Starlette] | None = None,
 ) -> AccessMiddleware:

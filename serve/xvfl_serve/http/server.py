@@ -301,7 +301,7 @@ class _Server(uvicorn.Server):
             loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=None if self._tls is None else self._tls.context(),
+                ssl=None if self._tls is None else self._tls(),
                 ssl_handshake_timeout=times,
                 ssl_shutdown_timeout=None if self._tls is None else TLS_CLOSE_S,
             )

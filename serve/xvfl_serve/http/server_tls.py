@@ -1,24 +1,24 @@
-"""Certificate, key and authority of an HTTP port: read again when the files change."""
+"""Certificate, key and authority of an HTTP port."""
 
 import ssl
-import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from xvfl_serve.errors import ServeError
+from xvfl_serve.http.watched_files import LogEvent, WatchedFiles
 
-CHECK_S = 1.0
-"""Seconds between two looks at the files."""
-LogTls = Callable[[Mapping[str, Any]], None]
-"""Log an event: a mapping with the key `event` and details."""
+ServerTls = WatchedFiles[ssl.SSLContext]
+"""The TLS settings of new connections."""
 
 
-class ServerTls:
-    """The TLS files of a port.
+def server_tls(
+    certificate: Path | str,
+    key: Path | str | None,
+    client_ca: Path | str | None = None,
+    log: LogEvent = lambda event: None,
+) -> ServerTls:
+    """Load the certificate of a port, and again when its files change.
 
-    New connections use renewed files, once certificate and key belong together; until then the
-    files that were read before stay in use.
+    New connections use renewed files, once certificate and key belong together.
 
     Parameters
     ----------
@@ -34,50 +34,9 @@ class ServerTls:
     ServeError
         The files cannot be used.
     """
+    files = [each for each in (certificate, key, client_ca) if each is not None]
 
-    def __init__(
-        self,
-        certificate: Path | str,
-        key: Path | str | None,
-        client_ca: Path | str | None = None,
-        log: LogTls = lambda event: None,
-    ) -> None:
-        self._files, self._log = (certificate, key, client_ca), log
-        self._version, self._context = self._stat(), self._load()
-        self._checked, self._failed = time.monotonic(), ""
-
-    def context(self) -> ssl.SSLContext:
-        """Return the settings of a new connection."""
-        if (now := time.monotonic()) >= self._checked + CHECK_S:
-            self._checked, version = now, self._stat()
-            if version != self._version:
-                self._renew(version)
-        return self._context
-
-    def _renew(self, version: tuple[Any, ...]) -> None:
-        try:
-            self._context = self._load()
-        except ServeError as error:
-            # The next call tries again: the other file may not be written yet.
-            if str(error) != self._failed:
-                self._failed = str(error)
-                self._log({"event": "certificate_not_loaded", "reason": self._failed})
-            return
-        self._version, self._failed = version, ""
-        self._log({"event": "certificate_loaded", "file": str(self._files[0])})
-
-    def _stat(self) -> tuple[Any, ...]:
-        found: list[Any] = []
-        for path in self._files:
-            try:
-                stat = None if path is None else Path(path).stat()
-                found.append(stat and (stat.st_ino, stat.st_mtime_ns, stat.st_size))
-            except OSError as error:
-                found.append(error.errno)
-        return tuple(found)
-
-    def _load(self) -> ssl.SSLContext:
-        certificate, key, client_ca = self._files
+    def load() -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(certificate, key)
@@ -85,6 +44,8 @@ class ServerTls:
                 context.load_verify_locations(client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
         except OSError as error:
-            files = ", ".join(str(each) for each in self._files if each is not None)
-            raise ServeError(f"{files}: the certificate cannot be used ({error})") from error
+            names = ", ".join(map(str, files))
+            raise ServeError(f"{names}: the certificate cannot be used ({error})") from error
         return context
+
+    return WatchedFiles(files, load, "certificate", log)

@@ -157,8 +157,25 @@ def _folder(state_dir: str) -> Iterator[Found]:
 def _http_ports(config: "CoordinatorConfig | PartyProcessConfig") -> Iterator[Found]:
     if config.status_address is not None:
         yield _port("status_address", config.status_address)
+        yield from _callers("status_tokens", config.status_tokens)
     if config.prediction is not None and config.prediction.address is not None:
         yield _port("prediction.address", config.prediction.address)
+        yield from _callers("prediction.tokens", config.prediction.tokens)
+
+
+def _callers(option: str, path: str | None) -> Iterator[Found]:
+    from xvfl.service.port_access import read_tokens
+    from xvfl.system.files import is_open_to_others
+
+    def read() -> str | tuple[str, str]:
+        found = read_tokens(path, option)
+        text = "; ".join(f"{each.name}: {', '.join(sorted(each.rights))}" for each in found)
+        if is_open_to_others(Path(str(path))):
+            return WARNING, f"other users can read it; run `chmod 600 {path}` ({text})"
+        return text
+
+    if path is not None:
+        yield _try(option, read)
 
 
 def _port(option: str, address: str) -> Found:

@@ -37,14 +37,15 @@ SHARES = ("progress", "received")
 
 def status(
     address: Annotated[
-        str, typer.Argument(help="`status_address` of a coordinator or party, HOST:PORT.")
+        str,
+        typer.Argument(help="`status_address` of a coordinator or party: HOST:PORT, or https://…."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the status of a running coordinator or party: state, uploads, heads.
 
     A browser shows the same at http://HOST:PORT/. If the address needs a token, the variable
-    XVFL_TOKEN has it.
+    XVFL_TOKEN must hold it; for https, SSL_CERT_FILE may name the certificate of the authority.
 
     xvfl status localhost:7480
     """
@@ -100,10 +101,14 @@ def _text(name: str, value: object) -> str:
 
 
 def _request_status(address: str) -> dict[str, Any]:
-    parse_address(address, "status")
+    scheme, found, host = address.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise RunError(f"{address}: expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
+    parse_address(host, "status")
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(f"http://{address}/status", headers=headers)
+    url = address if found else f"http://{host}"
+    request = Request(f"{url}/status", headers=headers)
     try:
         with urlopen(request, timeout=STATUS_TIMEOUT_S) as response:
             values: dict[str, Any] = json.load(response)

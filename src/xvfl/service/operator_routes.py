@@ -75,7 +75,7 @@ def _route(path: str, act: Act, right: Right, fields: tuple[str, ...]) -> PortRo
             if name not in fields:
                 raise RequestError(unknown("field", name, fields), name)
         try:
-            answer = await run_in_threadpool(act, data, request.state.caller)
+            answer = await run_in_threadpool(act, data, f"{request.state.caller} over HTTP")
         except XVFLError as error:
             raise RequestError(str(error), status=409) from error
         return json_reply(answer)

@@ -59,7 +59,7 @@ def serve_status(
     address, hosts = config.status_address, config.status_allowed_hosts
     server = None
     if address is not None:
-        access = port_access(address, "status_address", config.status_tokens, hosts)
+        access = port_access(address, "status_address", config.status_tokens, log, hosts)
         certificate, key = config.status_certificate, config.status_private_key
         tls = port_tls(certificate, key, "status_certificate", log)
         # What the log cannot write makes a process unhealthy, whatever else its status says.

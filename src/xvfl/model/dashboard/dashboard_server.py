@@ -13,10 +13,10 @@ from xvfl.model.dashboard.run_reader import RunReader
 from xvfl.system.event_log import LogFunction
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import Access
-from xvfl_serve.http.callers import read_callers
+from xvfl_serve.http.callers import read_callers, watch_callers
 from xvfl_serve.http.pages import serve_pages
 from xvfl_serve.http.routes import PortRoute
-from xvfl_serve.http.server_tls import ServerTls
+from xvfl_serve.http.server_tls import server_tls
 
 
 class DashboardServer:
@@ -53,8 +53,8 @@ class DashboardServer:
             raise InputError(f"{folder}: no such folder; give a run folder, or a folder of runs")
         self._reader = RunReader(folder)
         try:
-            callers = () if tokens is None else read_callers(tokens)
-            tls = None if certificate is None else ServerTls(certificate, key, log=log)
+            callers = watch_callers(tokens, lambda path: read_callers(path) if path else (), log)
+            tls = server_tls(certificate, key, log=log) if certificate and key else None
         except ServeError as error:
             raise InputError(str(error)) from error
         access = Access(host, callers, frozenset(allowed_hosts))

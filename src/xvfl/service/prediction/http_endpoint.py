@@ -47,8 +47,8 @@ def open_endpoint(section: Section, service: PredictionService, log: LogFunction
     """Listen on the address of a section."""
     assert section.address is not None
     _, port = parse_address(section.address, "prediction.address")
-    access = port_access(section.address, "prediction.address", section.tokens)
-    if not (is_loopback(access.host) or access.callers):
+    access = port_access(section.address, "prediction.address", section.tokens, log)
+    if not (is_loopback(access.host) or access.callers()):
         raise ConfigError(
             f"prediction.address: other machines could predict at {section.address} without a "
             "token; set prediction.tokens"
