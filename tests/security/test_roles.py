@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from serve_tests.server import wait_until
+from tests.command_line import rejected_with, run_xvfl
 from tests.processes import ROOT, free_port
 from tests.security.route_walk import (
     TOKENS,
@@ -348,3 +349,22 @@ def test_changed_callers_are_used_without_a_restart(tmp_path: Path) -> None:
 def events(state: Path) -> set[str]:
     """Return the names of the events in the log."""
     return {each["event"] for each in read_log(state)}
+
+
+def test_the_status_command_sends_the_token_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_authority(tmp_path / "certs").issue("ports", hosts=("localhost",))
+    cert, key = tmp_path / "certs" / "ports.crt", tmp_path / "certs" / "ports.key"
+    more = f'status_certificate = "{cert}"\nstatus_private_key = "{key}"\n'
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certs" / "ca.crt"))
+    with ExitStack() as stack:
+        server, _ = status_server(tmp_path, PARTY + more, stack)
+        address = f"https://localhost:{server.port}"
+        assert "the right 'look'; set XVFL_TOKEN" in rejected_with("status", address)
+        monkeypatch.setenv("XVFL_TOKEN", TOKENS["predict"])
+        assert "the right 'look'; set XVFL_TOKEN" in rejected_with("status", address)
+        monkeypatch.setenv("XVFL_TOKEN", TOKENS["look"])
+        assert "no party is connected" in run_xvfl("status", address).out
+        assert "no response" in rejected_with("status", f"localhost:{server.port}")
+    assert "expected HOST:PORT" in rejected_with("status", "ftp://localhost:1")

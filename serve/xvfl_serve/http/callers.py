@@ -16,7 +16,7 @@ from xvfl_serve.http.watched_files import LogEvent, WatchedFiles
 
 Right = Literal["look", "predict", "approve", "release"]
 """`look`: status, metrics, documentation and dashboard; `predict`: send rows or ids; `approve`:
-allow what needs the consent of this side; `release`: choose and release heads."""
+allow what needs the consent of this side; `release`: release heads to parties, or revoke them."""
 RIGHTS: tuple[Right, ...] = get_args(Right)
 DEFAULT_RIGHTS: frozenset[Right] = frozenset(("look", "predict"))
 """Rights of a caller whose line has none, and of everybody at a port without callers."""
