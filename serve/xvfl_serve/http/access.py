@@ -244,7 +244,7 @@ def _cross_site_error(
     if method not in READING and kind in FORM_TYPES:
         return RequestError(
             f"content type: expected application/json, got {kind or 'none'!r}; send the header "
-            "`Content-Type: application/json` to a server without tokens",
+            "`Content-Type: application/json`",
             "content-type",
             status=415,
         )

@@ -57,6 +57,8 @@ def dashboard(
         with stop_on_signals() as stop:
             if tokens is None and not is_loopback(host):
                 print_error(f"warning: everybody who reaches {host} can read these runs")
+            elif tls_cert is None and not is_loopback(host):
+                print_error("warning: tokens can be read on the network; give --tls-cert")
             print(f"{server.url} shows {runs}; Ctrl-C ends it", flush=True)
             stop.wait()
     finally:
