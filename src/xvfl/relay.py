@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from os import O_DIRECTORY, O_RDONLY, close
 from os import open as open_folder
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from xvfl.errors import PartyError
@@ -118,7 +118,11 @@ class LentTransport:
             return None
         with self._asking:
             self._send(b"H")
-            frame = self._hellos.get(timeout=HELLO_TIMEOUT_S)
+            try:
+                frame = self._hellos.get(timeout=HELLO_TIMEOUT_S)
+            except Empty:
+                # A later answer would belong to another question.
+                self._gone, frame = True, None
         message = codec.decode(frame) if frame else None
         return message if isinstance(message, Hello) else None
 

@@ -139,12 +139,12 @@ class MatchedTable:
             reason += f"run `xvfl align CONFIG`, or delete {self._sessions}"
         else:
             return
-        self._log({"event": "matching_refused", "reason": reason})
-        if asks is not None:
-            if again:
-                # What was approved is used up.
-                asks.use(self._kind)
-            asks.ask(self._kind, reason.partition(";")[0])
+        if asks is not None and again:
+            # What was approved is used up.
+            asks.use(self._kind)
+        # A coordinator that waits for the approval asks again and again.
+        if asks is None or asks.ask(self._kind, reason.partition(";")[0]):
+            self._log({"event": "matching_refused", "reason": reason})
         raise MatchingError(NEEDS_OPERATOR)
 
     def _count_session(self, labeled_ids: int) -> None:
@@ -178,8 +178,10 @@ def load_matched_table(
     """Load a party's alignment; reject a table that has changed since its ids were matched."""
     path = inputs.folder / ALIGNMENT
     approvals = Approvals(inputs.folder.path, log)
-    matching = inputs.config.matching
-    table = MatchedTable(inputs.source, path, matching, log, on_match, approvals=approvals)
+    matching, again = inputs.config.matching, approvals.granted("match")
+    table = MatchedTable(
+        inputs.source, path, matching, log, on_match, again=again, approvals=approvals
+    )
     table.check(f"party {inputs.name!r}")
     return table
 

@@ -18,11 +18,11 @@ from xvfl.certs.clocks import PeerClocks
 from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.certs.proof import proof_checker
 from xvfl.certs.tls_diagnosis import diagnose_tls
-from xvfl.errors import ConfigError, PartyError, XVFLError
+from xvfl.errors import ConfigError, InputError, PartyError, XVFLError
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.dashboard.state_folder import describe_approvals, describe_party
 from xvfl.model.fitting import choose_device
-from xvfl.service.config import PartyProcessConfig
+from xvfl.service.config import ALIGNMENT, PartyProcessConfig
 from xvfl.service.listener import PREDICTION, TRAINING
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
@@ -36,6 +36,7 @@ from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.trail.acknowledgements import exchange_newest
+from xvfl.trail.approvals import Approvals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import Message
@@ -43,6 +44,20 @@ from xvfl.wire.messages import Message
 Party = PartyService | UploadPartyService | PartyPredictor
 POLL_S, RETRY_S = 0.5, 10.0
 """Seconds between two looks at what the operator allows, and before another try after an error."""
+
+
+class Identity:
+    """The certificates of a party's process, and the clock of its coordinator."""
+
+    def __init__(self, config: PartyProcessConfig, log: LogFunction) -> None:
+        self.tls, self.clocks = LoadedTls(config.tls, log), PeerClocks(log)
+        self.peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
+
+    def status(self) -> dict[str, Any]:
+        """Describe certificates and clocks."""
+        clocks = self.clocks
+        about = {"clock_ahead_seconds": clocks.ahead.get(""), "clock_warning": clocks.warning}
+        return {**self.tls.status(), **about}
 
 
 class Lane:
@@ -62,6 +77,8 @@ class Lane:
         Loads what answers.
     log
         Receives log events.
+    identity
+        The certificates of this process.
     once
         End with the run, or with any error.
     """
@@ -72,8 +89,10 @@ class Lane:
         config: PartyProcessConfig,
         load: Callable[[], Party],
         log: LogFunction,
+        identity: Identity,
         once: bool,
     ) -> None:
+        self._identity = identity
         self.purpose, self._config, self._load, self._log = purpose, config, load, log
         self._once, self._stop, self._allowed = once, threading.Event(), self._read_allowed()
         self.party = load()
@@ -124,7 +143,7 @@ class Lane:
     def _connect(self) -> PartyClient:
         endpoint, timeout = self.party.endpoint, self._config.reconnect_timeout
         endpoint.end_reason = None
-        return connect_party(self._config, endpoint, self._log, timeout)
+        return connect_party(self._config, endpoint, self._log, timeout, self._identity)
 
     def _read_allowed(self) -> bytes:
         path = Path(self._config.state_dir) / VERSION
@@ -134,8 +153,8 @@ class Lane:
 class Lanes:
     """The connections of a party's process."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: Sequence[Lane], identity: Identity) -> None:
+        self._lanes, self._identity = lanes, identity
         self._ended = threading.Event()
         self._error: BaseException | None = None
 
@@ -195,9 +214,10 @@ class Lanes:
             "requests_rejected": sum(each.party.endpoint.n_rejected for each in self._lanes),
             **describe_party(own.inputs.folder.path),
             **describe_approvals(own.inputs.folder.path),
+            **self._identity.status(),
         }
         for each in self._lanes:
-            found |= {**each.client.status(), **each.party.status()}
+            found |= each.party.status()
         return found
 
 
@@ -256,27 +276,22 @@ def connect_party(
     endpoint: RequestEndpoint,
     log: LogFunction,
     reconnect_timeout: float,
+    identity: Identity | None = None,
 ) -> PartyClient:
     """Build the client that passes a coordinator's requests to an endpoint."""
-    tls, clocks = LoadedTls(config.tls, log), PeerClocks(log)
-    peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
+    own = identity or Identity(config, log)
     return PartyClient(
         config.coordinator,
-        tls.client_credentials,
+        own.tls.client_credentials,
         lambda: endpoint.hello,
         endpoint.handle,
         lambda: endpoint.end_reason is not None,
         log,
         config.max_message_bytes,
         reconnect_timeout,
-        proof_checker(tls, config.coordinator, peers),
+        proof_checker(own.tls, config.coordinator, own.peers),
         diagnose=partial(diagnose_tls, config.coordinator, config.tls),
-        on_clock=partial(clocks.compare, ""),
-        status=lambda: {
-            **tls.status(),
-            "clock_ahead_seconds": clocks.ahead.get(""),
-            "clock_warning": clocks.warning,
-        },
+        on_clock=partial(own.clocks.compare, ""),
     )
 
 
@@ -291,22 +306,27 @@ def _serve(
     """Reply to the coordinator's requests until the run ends, or a signal stops this process."""
     name, settings = peer_name(config.tls.read()[1]), config.prediction
     folder, log = open_state_dir(config, name, show)
-    lanes, rows = list[Lane](), dict[str, int]()
+    lanes, rows, identity = list[Lane](), dict[str, int](), Identity(config, log)
     if trains:
 
         def load() -> Party:
-            return open_party(PartyInputs.load(name, config, folder), log)
+            try:
+                return open_party(PartyInputs.load(name, config, folder), log)
+            except InputError as error:
+                if not once and folder.has(ALIGNMENT):
+                    Approvals(folder.path, log).ask("match", str(error))
+                raise
 
-        lanes.append(Lane(TRAINING, config, load, log, once))
+        lanes.append(Lane(TRAINING, config, load, log, identity, once))
         rows["rows"] = len(lanes[0].party.table.ids)
     if predicts and settings is not None:
         inputs = PartyInputs.load(name, config, folder, settings.table)
         if not trains:
             require_trained(folder)
         predictor = PartyPredictor(inputs, settings.limits, log, again)
-        lanes.append(Lane(PREDICTION, config, lambda: predictor, log, not trains))
+        lanes.append(Lane(PREDICTION, config, lambda: predictor, log, identity, not trains))
         rows["prediction_rows"] = len(predictor.table.ids)
-    connections = Lanes(lanes)
+    connections = Lanes(lanes, identity)
     with ExitStack() as stack:
         serve_status(config, connections.status, log, stack)
         stack.enter_context(stop_on_signals(on_stop=connections.stop, timeout=STOP_TIMEOUT_S))

@@ -81,8 +81,11 @@ class Approvals:
         """Return the requests that wait."""
         return [each for each in self.all() if each.state == PENDING]
 
-    def ask(self, kind: Kind, reason: str) -> None:
-        """Ask for consent, unless a request of this kind waits, or was rejected today."""
+    def ask(self, kind: Kind, reason: str) -> bool:
+        """Ask for consent, unless a request of this kind waits, or was rejected today.
+
+        Returns whether this is a new request.
+        """
         today = _now()[:10]
         with file_lock(self._folder / LOCK):
             known = self.all()
@@ -92,10 +95,11 @@ class Approvals:
                 or (each.state == REJECTED and each.decided[:10] == today)
                 for each in of_kind
             ):
-                return
+                return False
             request = Request(1 + max((e.number for e in known), default=0), kind, reason, _now())
             self._save([*known, request])
         self._log({"event": "approval_requested", **_facts(request)})
+        return True
 
     def decide(self, number: int, by: str, approve: bool) -> Request:
         """Approve or reject a request that waits."""

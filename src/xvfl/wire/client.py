@@ -76,20 +76,19 @@ class PartyClient:
         recheck: float = RECHECK_S,
         diagnose: Callable[[], str | None] = lambda: None,
         on_clock: Callable[[float], object] = lambda time: None,
-        status: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         """Reply with `handle` until `is_over`; raise after `reconnect_timeout` s offline.
 
         `credentials` and `check_proof` are called for a new connection, `check_proof` also every
-        `recheck` seconds after that. `diagnose` returns why TLS failed, `on_clock` receives the
-        coordinator's time, and `status` describes certificates and clocks.
+        `recheck` seconds after that. `diagnose` returns why TLS failed, and `on_clock` receives the
+        coordinator's time.
         """
         self._address, self._credentials, self._diagnose = address, credentials, diagnose
         self._hello, self._handle = hello, handle
         self._is_over, self._log_event = is_over, log_event
         self._options = [*channel_options(CHUNK_BYTES), ("grpc.enable_retries", 0)]
         self._max_bytes, self._check_proof, self._recheck = max_bytes, check_proof, recheck
-        self._give_up_s, self._on_clock, self.status = reconnect_timeout, on_clock, status
+        self._give_up_s, self._on_clock = reconnect_timeout, on_clock
         self._stopped = threading.Event()
         self._stop: Callable[[], object] = lambda: None
         self.connected = False
