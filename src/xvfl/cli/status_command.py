@@ -16,6 +16,7 @@ from xvfl.service.addresses import TOKEN_VARIABLE, parse_address
 
 STATUS_TIMEOUT_S = 10
 LISTS = {
+    "approvals": ("number", "kind", "reason", "asked"),
     "heads": ("number", "state", "digest", "encoders", "epoch", "best_score", "ended", "problems"),
     "uploads": (
         "version",
@@ -53,7 +54,7 @@ def status(
     if as_json:
         print(json.dumps(values))
         return
-    details = values.pop("details", {})
+    details = {"approvals": values.pop("approvals", []), **values.pop("details", {})}
     by_party = {name: each for name, each in values.items() if name.startswith("party_")}
     table = Table("", Column(justify="right"), title=f"{values.get('side')} at {address}")
     for name, value in values.items():
