@@ -36,6 +36,7 @@ from xvfl.service.release_store import ReleaseStore
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import serve_status
 from xvfl.system.event_log import read_log
+from xvfl.trail.approvals import REJECTED, Approvals
 from xvfl.trail.entries import TRAIL
 from xvfl_serve.http.callers import RIGHTS
 from xvfl_serve.http.id_endpoint import IdEndpoint, PredictionService
@@ -293,12 +294,22 @@ def test_release_and_approval_over_http_are_in_the_trail(
         assert ask(coordinator, "/release", "release", revoked)[0] == 409
         assert ask(coordinator, "/release", "release", {"parties": ["nobody"]})[0] == 409
         assert ask(coordinator, "/release", "release", {"to": ["bank"]})[0] == 422
-        assert ask(bank, "/approve", "look", {"upload": "new-version"})[0] == 403
-        status, answer = ask(bank, "/approve", "approve", {"upload": "new-version"})
-        assert (status, answer) == (200, {"version": "2"})
-        assert ask(bank, "/approve", "approve", {"upload": "all"})[0] == 422
+        approvals = Approvals(folders["bank"].path)
+        for kind in ("new-version", "match"):
+            assert approvals.ask(kind, "a test")
+        first, second = (each.number for each in approvals.pending())
+        assert ask(bank, "/approve", "look", {"number": first})[0] == 403
+        assert len(approvals.pending()) == 2
+        status, answer = ask(bank, "/approve", "approve", {"number": first})
+        assert status == 200 and answer["by"] == "approve over HTTP"
+        assert ask(bank, "/approve", "approve", {"number": first})[0] == 409
+        status, answer = ask(bank, "/approve", "approve", {"number": second, "reject": True})
+        assert status == 200 and answer["state"] == REJECTED
+        for wrong in ({}, {"number": "1"}, {"number": True}, {"number": 1, "reject": "no"}):
+            assert ask(bank, "/approve", "approve", wrong)[0] == 422
     assert made(folders["coordinator"], "release_signed") == 2 * ["release over HTTP"]
-    assert made(folders["bank"], "version_allowed") == ["approve over HTTP"]
+    for event in ("version_allowed", "request_approved", "request_declined"):
+        assert made(folders["bank"], event) == ["approve over HTTP"]
 
 
 def made(folder: RunDir, event: str) -> list[str]:

@@ -69,8 +69,8 @@ def ask(
     xvfl ask coordinator.toml new-rows --party bank --reason "rows of October"
     """
     with require_extra("federated"):
+        from xvfl.service.ask_parties import ask_parties
         from xvfl.service.config import load_coordinator_config
-        from xvfl.service.party_approvals import ask_parties
         from xvfl.service.state_dir import open_state_dir
 
     loaded = load_coordinator_config(config)

@@ -1,7 +1,7 @@
 """What an operator may do over HTTP at the status address: release heads, approve uploads.
 
-The commands `xvfl release` and `xvfl upload new-version` and `new-rows` do the same. At a port
-without callers nobody has the rights. The caller is in the log and in the trail.
+The commands `xvfl release` and `xvfl approve` do the same. At a port without callers nobody has
+the rights. The caller is in the log and in the trail.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from xvfl.errors import XVFLError
 from xvfl.model.dashboard.assets import json_reply
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
+from xvfl.service.party_approvals import decide
 from xvfl.service.release_delivery import sign_releases
-from xvfl.service.uploads.party_encoder import allow_new_rows, allow_next_version
 from xvfl.system.event_log import LogFunction
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http.bodies import decode_json, read_body
@@ -26,11 +26,6 @@ from xvfl_serve.http.routes import PortRoute
 
 MAX_BYTES, MAX_SECONDS = 2**14, 10.0
 """Limits of a body."""
-APPROVALS: Mapping[str, Callable[[RunDir], object]] = {
-    "new-version": allow_next_version,
-    "new-rows": allow_new_rows,
-}
-"""What a party's operator can approve."""
 Act = Callable[[Mapping[str, Any], str], dict[str, Any]]
 """Do what the fields of a request say, for a caller; return the answer."""
 
@@ -55,16 +50,14 @@ def operator_routes(
         return {"releases": {name: asdict(records[name]) for name in parties}}
 
     def approve(data: Mapping[str, Any], by: str) -> dict[str, Any]:
-        what = str(data.get("upload"))
-        if what not in APPROVALS:
-            raise RequestError(unknown("upload", what, APPROVALS), "upload")
-        version = str(APPROVALS[what](folder))
-        log({"event": "version_allowed", "version": version, "by": by})
-        return {"version": version}
+        number, reject = data.get("number"), data.get("reject", False)
+        if type(number) is not int or not isinstance(reject, bool):
+            raise RequestError("expected `number`, that of a request, and `reject`, true or false")
+        return asdict(decide(folder, log, number, by, not reject))
 
     if isinstance(config, CoordinatorConfig):
         return [_route("/release", release, "release", ("parties", "revoke"))]
-    return [_route("/approve", approve, "approve", ("upload",))]
+    return [_route("/approve", approve, "approve", ("number", "reject"))]
 
 
 def _route(path: str, act: Act, right: Right, fields: tuple[str, ...]) -> PortRoute:
