@@ -242,7 +242,8 @@ class PartyProcessConfig:
     log_format: Literal["text", "json"] = "text"
     """The log on standard error: lines for people, or the lines of `log.jsonl`."""
     reconnect_timeout: float = 3600.0
-    """Seconds without a connection to the coordinator before the party exits."""
+    """Seconds without a connection to the coordinator after which the log says so, and a party with
+    `--once` or `--serve` exits."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
@@ -258,7 +259,7 @@ class PartyProcessConfig:
     limits: RequestLimits = RequestLimits()
     """Limits on the coordinator's requests."""
     prediction: PartyPrediction | None = None
-    """Prediction by the federation, with `xvfl party CONFIG --serve`."""
+    """Prediction by the federation."""
 
 
 def load_coordinator_config(

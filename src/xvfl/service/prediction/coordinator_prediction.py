@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.event_log import LogFunction
 from xvfl.wire.messages import Assist, Assistance, Hello, Message, RowAnswer
+from xvfl.wire.request_ids import lone_request_id
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError, UnavailableError
@@ -146,18 +148,26 @@ class CoordinatorPredictor:
             self._matched_now[name] = hello.instance_id
             self._set_alignment(alignment)
 
-    def offer_releases(self) -> None:
-        """Deliver releases that were signed meanwhile to connected parties; log what fails."""
+    def offer_releases(self, training: Mapping[str, Transport] = MappingProxyType({})) -> None:
+        """Deliver releases that were signed meanwhile to connected parties; log what fails.
+
+        They go over the connection for training, if the party has one, so that predictions go on.
+        """
         try:
             for name in self._releases.pending(self.model.names):
-                hello = self._transports[name].hello()
+                idle = training[name].hello() if name in training else None
+                hello = idle or self._transports[name].hello()
                 if self.pool is None or hello is None:
                     continue
                 # A party that rejects it gets it again when a session is opened with it.
                 release = name, self._releases.records()[name].number, hello.instance_id
                 if release not in self._offered:
                     self._offered.add(release)
-                    self.pool.reopen(name, "it receives a release")
+                    if idle is None:
+                        self.pool.reopen(name, "it receives a release")
+                    else:
+                        party = RemoteParty(name, training[name])
+                        send_release(self._releases, party, self._log, lone_request_id())
             self._release_error = ""
         except Exception as error:
             # Predictions go on; an error that stays is logged once.

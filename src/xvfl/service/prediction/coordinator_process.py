@@ -5,6 +5,7 @@ Without a finished head it trains one first. It lends its connections to later t
 
 from collections import ChainMap
 from contextlib import ExitStack
+from pathlib import Path
 from threading import Event
 from typing import cast
 
@@ -14,6 +15,7 @@ from xvfl.data.frames import read_frame
 from xvfl.errors import ConfigError, XVFLError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
+from xvfl.relay import LOCK as BORROWED
 from xvfl.relay import lend_connections
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.coordinator import log_listening
@@ -29,6 +31,7 @@ from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import StatusFunction, serve_status
 from xvfl.service.trained_heads import load_federated_model
 from xvfl.system.event_log import LogFunction
+from xvfl.system.locks import is_locked
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport
@@ -103,7 +106,9 @@ def _follow_heads(
     heads = HeadStore(RunDir(config.state_dir))
     used, failed = heads.current_run, ""
     while not stop.wait(0.5):
-        predictor.offer_releases()
+        # A training that has borrowed the connections delivers its own.
+        if not is_locked(Path(config.state_dir) / BORROWED):
+            predictor.offer_releases(server.transports)
         run = heads.current_run
         if run in (used, failed):
             continue
