@@ -18,6 +18,12 @@ ENVIRONMENT = {"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS"
 """Variables of processes."""
 
 
+def until_finished(*arguments: str) -> tuple[str, ...]:
+    """Return the arguments of `xvfl` with which a party, too, exits after the run."""
+    trains = arguments[:1] == ("party",) and "--serve" not in arguments
+    return (*arguments, "--once") if trains else arguments
+
+
 def run_python(*arguments: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Run Python with all projects' sources on its path and a minimal environment."""
     return subprocess.run(
@@ -32,7 +38,7 @@ def run_python(*arguments: str, folder: Path | None = None) -> "subprocess.Compl
 
 def run_process(folder: Path, *arguments: str) -> None:
     """Run `xvfl` as a process in a folder, until its successful end."""
-    done = run_python("-m", "xvfl", *arguments, folder=folder)
+    done = run_python("-m", "xvfl", *until_finished(*arguments), folder=folder)
     assert done.returncode == 0, done.stderr
 
 

@@ -241,7 +241,7 @@ def test_pods_are_hardened_and_find_what_they_mount(path: Path) -> None:
         assert named == {volume["name"] for volume in pod["volumes"]}
         # A coordinator that waits for parties is alive: /health would restart it.
         alive = container["livenessProbe"]["httpGet"]["path"]
-        assert alive in ("/status", "/v2/health/live")
+        assert alive in ("/live", "/v2/health/live")
 
 
 def test_services_select_pods() -> None:

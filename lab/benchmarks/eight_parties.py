@@ -71,8 +71,9 @@ def write_files(out: Path, epochs: int) -> None:
 
 def start(out: Path, command: str, name: str) -> "subprocess.Popen[bytes]":
     """Start the command of a party or the coordinator."""
+    more = ["--once"] if command == "party" else []
     return subprocess.Popen(
-        [sys.executable, "-m", "xvfl", command, f"{name}.toml", "--quiet"],
+        [sys.executable, "-m", "xvfl", command, f"{name}.toml", "--quiet", *more],
         cwd=out,
         stdout=subprocess.DEVNULL,
     )

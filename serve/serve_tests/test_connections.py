@@ -18,7 +18,8 @@ from serve_tests.server import wait_until
 from tests.processes import ROOT, SOURCES
 from xvfl.certs import create_authority
 from xvfl_serve.http.connections import Connections, Limits, client_key, port_limits
-from xvfl_serve.http.server import HttpServer, listen, server_tls
+from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.server_tls import server_tls
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "

@@ -5,17 +5,18 @@ import gc
 import logging
 import os
 import signal
-import ssl
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.access import Access, is_loopback
-from xvfl_serve.http.app import Service
+from xvfl_serve.http.app import Service, log_event
+from xvfl_serve.http.callers import Caller, read_callers, watch_callers
 from xvfl_serve.http.connections import MAX_CONNECTIONS, port_limits
-from xvfl_serve.http.server import HttpServer, listen, server_tls
+from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.server_tls import ServerTls, server_tls
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.printable import PrintableFormatter, printable
 
@@ -42,14 +43,14 @@ def serve(options: argparse.Namespace) -> None:
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     _warn_readable(options.tokens, options.tls_key)
-    tokens = _tokens(options.tokens)
-    _check_exposure(options, tokens)
+    callers = watch_callers(options.tokens, _read_callers, log_event)
+    _check_exposure(options, callers())
     tls = _tls(options)
     settings = Settings(
         options.bundle,
         options.name or options.bundle.stem,
         options.verify,
-        Access(options.host, tokens, frozenset(options.allowed_host)),
+        Access(options.host, callers, frozenset(options.allowed_host)),
         options.max_rows,
         options.max_bytes,
         options.max_cells,
@@ -107,7 +108,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--tokens",
         type=Path,
         metavar="FILE",
-        help=f"file with accepted bearer tokens, one per line (or variable {TOKEN_VARIABLE})",
+        help="file of callers, in each line a name, a token and rights, such as `web TOKEN "
+        f"look,predict`, or a token alone (or variable {TOKEN_VARIABLE})",
     )
     add("--tls-cert", type=Path, help="certificate of the server (PEM)")
     add("--tls-key", type=Path, help="its private key (PEM)")
@@ -149,30 +151,28 @@ def _warn_readable(*paths: Path | None) -> None:
             logging.warning("%s: other users can read it; run `chmod 600 %s`", path, path)
 
 
-def _tokens(path: Path | None) -> dict[str, str]:
-    """Return the accepted tokens, each with a name."""
-    tokens = {os.environ[TOKEN_VARIABLE]} if os.environ.get(TOKEN_VARIABLE) else set()
-    if path is not None:
-        try:
-            lines = path.read_text(encoding="utf-8").split()
-        except (OSError, ValueError) as error:
-            raise ServeError(f"--tokens: {path} cannot be read ({error})") from error
-        if not lines:
-            raise ServeError(f"--tokens: {path} is empty; write one token per line")
-        tokens |= set(lines)
-    return {f"token {number}": each for number, each in enumerate(sorted(tokens), 1)}
+def _read_callers(path: Path | None) -> tuple[Caller, ...]:
+    """Return the callers of the file, and the one whose token is in the environment."""
+    try:
+        callers = () if path is None else read_callers(path, named=False)
+    except ServeError as error:
+        raise ServeError(f"--tokens: {error}") from error
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token and token not in {each.token for each in callers}:
+        callers = (*callers, Caller(TOKEN_VARIABLE, token))
+    return callers
 
 
-def _check_exposure(options: argparse.Namespace, tokens: Mapping[str, str]) -> None:
+def _check_exposure(options: argparse.Namespace, callers: Sequence[Caller]) -> None:
     """Reject a server that anybody on the network could use, unless it is intended."""
-    if not (is_loopback(options.host) or tokens or options.client_ca or options.insecure):
+    if not (is_loopback(options.host) or callers or options.client_ca or options.insecure):
         raise ServeError(
             f"--host {options.host}: other machines could predict without a token; give --tokens "
             "or --client-ca, or allow it with --insecure"
         )
 
 
-def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+def _tls(options: argparse.Namespace) -> ServerTls | None:
     if options.tls_cert is None:
         if options.tls_key or options.client_ca:
             raise ServeError("--tls-key and --client-ca need --tls-cert")
@@ -180,7 +180,7 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     for path in (options.tls_cert, options.tls_key, options.client_ca):
         if path is not None and not path.is_file():
             raise ServeError(f"{path}: no such file")
-    return server_tls(options.tls_cert, options.tls_key, options.client_ca)
+    return server_tls(options.tls_cert, options.tls_key, options.client_ca, log_event)
 
 
 def _positive(text: str) -> int:

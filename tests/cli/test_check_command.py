@@ -40,6 +40,21 @@ def test_a_coordinator_that_can_start(folder: Path, capsys: pytest.CaptureFixtur
     assert sorted(folder.rglob("*")) == before
 
 
+def test_callers_and_their_rights(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, tokens = folder / "coordinator.toml", folder / "tokens"
+    config.write_text('status_tokens = "tokens"\n' + config.read_text())
+    tokens.write_text(f"ann {32 * 'a'} release,look\n")
+    tokens.chmod(0o600)
+    check(config)
+    out = capsys.readouterr().out
+    assert "ann: look, release" in out and "aaa" not in out and "on the network" not in out
+    tokens.chmod(0o640)
+    check(config)
+    assert "other users can read it" in " ".join(capsys.readouterr().out.split())
+    tokens.write_text("ann a look\n")
+    assert failed(config, capsys) == "status_tokens"
+
+
 def test_what_would_stop_a_coordinator(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, certs = folder / "coordinator.toml", folder / "certs"
     (folder / "labels.csv").rename(folder / "moved.csv")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import ENVIRONMENT
+from tests.security.route_walk import TOKENS, write_tokens
 from tests.service.predicting_federation import Predicting, copy_trained
 from tests.service.test_service import COORDINATOR, SHOP, start, wait_for, write
 from tests.small_tables import CONFIG, write_run_inputs
@@ -90,6 +91,27 @@ def predicting_federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A coordinator that predicts with one of its three parties."""
     with Predicting(copy_trained(tmp_path_factory)).start("bank") as federation:
         yield federation
+
+
+@pytest.mark.slow
+def test_a_browser_logs_in_with_the_token_as_the_password(
+    browser: "Browser", finished_runs: Path, tmp_path: Path
+) -> None:
+    with closing(DashboardServer(finished_runs, tokens=write_tokens(tmp_path))) as server:
+        for token, status in ((None, 401), (TOKENS["predict"], 403), (TOKENS["look"], 200)):
+            login = token and {"username": "ann", "password": token}
+            with closing(browser.new_context(http_credentials=login or None)) as context:
+                page = context.new_page()
+                if token is None:
+                    # Without a user at the prompt, the browser gives up.
+                    with pytest.raises(Exception, match="ERR_INVALID_AUTH_CREDENTIALS"):
+                        page.goto(server.url)
+                    continue
+                reply = page.goto(server.url)
+                assert reply is not None and reply.status == status
+                if status == 200:
+                    # The page's script sends the password, too.
+                    page.get_by_text("tables").first.wait_for(timeout=WAIT_MS)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.processes import SOURCES
+from tests.processes import SOURCES, until_finished
 from xvfl.certs import create_authority
 from xvfl.system.event_log import read_log
 
@@ -56,7 +56,7 @@ def write_party(folder: Path, port: int) -> None:
 def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     """Start `xvfl` in a folder; new files are readable by others unless xvfl prevents it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "xvfl", *arguments],
+        [sys.executable, "-m", "xvfl", *until_finished(*arguments)],
         cwd=folder,
         env={"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "utf-8"},
         stdout=subprocess.PIPE,

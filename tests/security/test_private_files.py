@@ -4,16 +4,16 @@ import os
 import stat
 from fnmatch import fnmatch
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.security.federation_files import start, wait_for, write_files, write_party
 from tests.wire.transport_helpers import run_server, wait_until
+from xvfl.service.config import PartyProcessConfig
 from xvfl.service.state_dir import OWN, open_state_dir
 from xvfl.system.event_log import read_log
 from xvfl.wire.messages import End
+from xvfl.wire.tls import Tls
 
 
 def mode(path: Path) -> int:
@@ -30,10 +30,8 @@ def test_files_of_others_in_a_state_folder_are_left_alone(tmp_path: Path) -> Non
         file.chmod(0o644)
     for folder in (tmp_path, tmp_path / ".git", tmp_path / "prediction"):
         folder.chmod(0o755)
-    tls = SimpleNamespace(private_key=str(tmp_path / "shop.key"))
-    config: Any = SimpleNamespace(
-        state_dir=str(tmp_path), tls=tls, prediction=None, log_format="text"
-    )
+    tls = Tls("ca.crt", "shop.crt", str(tmp_path / "shop.key"))
+    config = PartyProcessConfig("localhost:1", "shop.csv", tls, state_dir=str(tmp_path))
     before = os.umask(0o022)
     try:
         for _ in range(2):

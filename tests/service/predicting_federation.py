@@ -104,7 +104,28 @@ def train_federation(
     n_new: int = N_NEW,
     more: str = "",
 ) -> None:
-    """Write tables and certificates, and train with all parties in this process.
+    """Write tables and certificates, and train with all parties in this process."""
+    write_federation(folder, deadline, task, n_new, more)
+    service = CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
+    transports = {}
+    for name in PARTIES:
+        config = load_party_config(folder / f"{name}.toml")
+        inputs = PartyInputs.load(name, config, RunDir(config.state_dir).create())
+        endpoint = open_party(inputs, lambda event: None).endpoint
+        transports[name] = InProcessTransport(endpoint.hello, endpoint.handle)
+    service.connect(transports)
+    outcome = service.run(Event())
+    assert outcome.evaluation is not None
+
+
+def write_federation(
+    folder: Path,
+    deadline: float = DEADLINE_S,
+    task: TaskKind = "classification",
+    n_new: int = N_NEW,
+    more: str = "",
+) -> None:
+    """Write tables, certificates and configurations.
 
     The label is `yes` or `no`, or a number for regression. Party `bank` decides most of it. Of the
     new rows some are held by one party alone, some have missing features, and `nobody` is held by
@@ -143,17 +164,8 @@ def train_federation(
     (folder / "coordinator.toml").write_text(
         COORDINATOR.format(deadline=deadline, address=free_port(), task=task)
     )
-    service = CoordinatorService(load_coordinator_config(folder / "coordinator.toml"), show=False)
-    transports = {}
     for name in PARTIES:
         write_party(folder, name, 1, more=more)
-        config = load_party_config(folder / f"{name}.toml")
-        inputs = PartyInputs.load(name, config, RunDir(config.state_dir).create())
-        endpoint = open_party(inputs, lambda event: None).endpoint
-        transports[name] = InProcessTransport(endpoint.hello, endpoint.handle)
-    service.connect(transports)
-    outcome = service.run(Event())
-    assert outcome.evaluation is not None
 
 
 def copy_trained(

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from tests.processes import until_finished
 from tests.small_tables import SOURCE
 from tests.wire.transport_helpers import tls_files
 from xvfl.wire import codec
@@ -109,7 +110,12 @@ def start(
     limit = f"ulimit -n {descriptors} && " if descriptors is not None else ""
     prefix = ("sh", "-c", f'{limit}exec "$@"', "-")
     process = subprocess.Popen(
-        [*prefix, sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
+        [
+            *prefix,
+            sys.executable,
+            *(("-c", code) if code else ("-m", "xvfl")),
+            *until_finished(*arguments),
+        ],
         cwd=folder,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -13,7 +13,7 @@ from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.dashboard.status_metrics import status_metrics
 from xvfl.service.config import load_coordinator_config, load_party_config
 from xvfl.service.listener import listen
-from xvfl.service.party import connect_party
+from xvfl.service.party import Identity, connect_party
 from xvfl.service.status_server import open_status_server
 from xvfl.system.event_log import EventLog
 from xvfl.wire.messages import Challenge, Hello
@@ -34,12 +34,14 @@ def test_days_left_and_clocks_are_in_status_metrics_and_log(
         (tmp_path / "party").mkdir()
         party_log = EventLog(tmp_path / "party", "shop", show=False)
         endpoint = RequestEndpoint(hello, party_log, {}, "no")
-        client = connect_party(load_party_config(config), endpoint, party_log, 60)
+        loaded = load_party_config(config)
+        identity = Identity(loaded, party_log)
+        client = connect_party(loaded, endpoint, party_log, 60, identity)
         thread = threading.Thread(target=client.run, daemon=True)
         thread.start()
         try:
             wait_until(server.transports["shop"].hello)
-            found, own = server.status(), client.status()
+            found, own = server.status(), identity.status()
         finally:
             client.stop()
             thread.join(60)

@@ -17,7 +17,8 @@ from tests.service.predicting_federation import COORDINATOR
 from xvfl.certs import create_authority
 from xvfl.cli.predict_client import predict_federated
 from xvfl.errors import ConfigError, InputError, RunError, XVFLError
-from xvfl.service.prediction.http_endpoint import open_endpoint, read_tokens
+from xvfl.service.port_access import read_tokens
+from xvfl.service.prediction.http_endpoint import open_endpoint
 from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl_serve.errors import OverloadedError, RequestError, UnavailableError
 from xvfl_serve.http.id_endpoint import IdEndpoint, PredictionService
@@ -287,4 +288,4 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
     for text in ("", "name\n", "a x\nb x\n", "a x\na y\n"):
         (tmp_path / "tokens").write_text(text)
         with pytest.raises(ConfigError, match="a name and a token in each line"):
-            read_tokens(str(tmp_path / "tokens"))
+            read_tokens(str(tmp_path / "tokens"), "prediction.tokens")

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.command_line import rejected_with, run_xvfl
+from tests.processes import until_finished
 from tests.small_tables import SOURCE
 from xvfl.certs import create_authority
 from xvfl.system.event_log import read_log
@@ -90,7 +91,7 @@ def write(folder: Path) -> None:
 def start(folder: Path, *arguments: str, code: str = "") -> "subprocess.Popen[str]":
     """Start a command; `code` runs it in another way than `python -m xvfl`."""
     return subprocess.Popen(
-        [sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *arguments],
+        [sys.executable, *(("-c", code) if code else ("-m", "xvfl")), *until_finished(*arguments)],
         cwd=folder,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -254,7 +255,7 @@ def test_another_session_is_refused_on_both_sides(
     kept.unlink()
     process = coordinator()
     try:
-        line = rejected_with("party", finished / "shop.toml", "--quiet")
+        line = rejected_with("party", finished / "shop.toml", "--quiet", "--once")
     finally:
         kept.write_text(before)
     assert "rejected the connection: party 'shop': its ids were matched in session" in line
@@ -267,11 +268,11 @@ def test_changed_tables_are_refused(finished: Path) -> None:
     before = table.read_text()
     try:
         table.write_text("\n".join(before.splitlines()[:-1]) + "\n")
-        line = rejected_with("party", finished / "shop.toml", "--quiet")
+        line = rejected_with("party", finished / "shop.toml", "--quiet", "--once")
         assert "changed since its ids were matched: 209 rows instead of 210" in line
         table.write_text(before.replace("visits", "calls", 1))
         assert "missing columns: 'visits'" in rejected_with(
-            "party", finished / "shop.toml", "--quiet"
+            "party", finished / "shop.toml", "--quiet", "--once"
         )
     finally:
         table.write_text(before)
@@ -287,7 +288,7 @@ def test_a_stranger_is_refused_by_name(
     (finished / "stranger.toml").write_text(
         text.replace('state_dir = "shop"', 'state_dir = "strange"')
     )
-    line = rejected_with("party", finished / "stranger.toml", "--quiet")
+    line = rejected_with("party", finished / "stranger.toml", "--quiet", "--once")
     assert "does not accept this certificate's name" in line and "shop" not in line
     event = wait_for(finished / "main", "connection_rejected", process)
     assert "'stranger' is not in this coordinator's configuration: shop" in str(event["reason"])

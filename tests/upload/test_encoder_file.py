@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.command_line import run_xvfl
-from tests.processes import ENVIRONMENT, free_port
+from tests.processes import ENVIRONMENT, free_port, until_finished
 from tests.upload.file_federation import FileFederation, certificates
 from tests.upload.local_federation import ENCODER, PARTIES
 from xvfl.errors import ConfigError, InputError, RunError
@@ -209,7 +209,7 @@ def images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     """Start a command in a folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", "xvfl", *arguments],
+        [sys.executable, "-m", "xvfl", *until_finished(*arguments)],
         cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,

@@ -81,12 +81,16 @@ for name in ("bank", "shop"):
 """
 
 
+NEW = (sys.executable,)
+"""This version."""
+
+
 @dataclass
 class Federation:
     """Folders and configurations of a federation, and the version that runs it."""
 
     folder: Path
-    python: tuple[str, ...] = (sys.executable,)
+    python: tuple[str, ...] = NEW
 
     def run(self, *arguments: str) -> None:
         """Run Python with this version until it ends."""
@@ -104,7 +108,8 @@ class Federation:
         try:
             for name in ("coordinator", *PARTIES):
                 command = "party" if name in PARTIES else name
-                more = options if name in PARTIES else (*options, *coordinator)
+                once = ("--once",) if "--serve" not in options and self.python == NEW else ()
+                more = (*options, *(once if name in PARTIES else coordinator))
                 with (self.folder / f"{name}.err").open("w") as errors:
                     running[name] = subprocess.Popen(
                         [*self.python, "-m", "xvfl", command, f"{name}.toml", *more],

@@ -124,6 +124,7 @@ def test_the_numbers_of_the_messages_are_part_of_the_protocol() -> None:
         31: "Withdraw",
         32: "Receipt",
         33: "NewestEntries",
+        34: "AskApproval",
     }
 
 

@@ -112,8 +112,11 @@ def test_an_open_request_to_a_revoked_party_fails_at_once(folder: Path) -> None:
         assert isinstance(error, PartyError) and error.parties == ("p0",)
 
 
-def test_a_coordinator_that_is_revoked_is_disconnected(folder: Path) -> None:
+def test_a_coordinator_that_is_revoked_is_disconnected(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The coordinator does not know; only the party's list names its certificate."""
+    monkeypatch.setattr("xvfl.wire.client.REPEAT_S", 0.0)
     own_list = folder / "party.crl"
     own_list.write_bytes((folder / "ca.crl").read_bytes())
     with connected(folder, own_list) as (server, party, events):

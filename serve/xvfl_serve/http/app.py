@@ -2,34 +2,36 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from xvfl_serve.errors import RequestError, unknown
 from xvfl_serve.http import infer_v2
-from xvfl_serve.http.access import AccessMiddleware
 from xvfl_serve.http.batching import Batcher
 from xvfl_serve.http.bodies import decode_json, read_body
 from xvfl_serve.http.docs_page import docs_page
-from xvfl_serve.http.json_response import error_response, json_response
+from xvfl_serve.http.json_response import json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.model_slot import ModelSlot
 from xvfl_serve.http.openapi import openapi
 from xvfl_serve.http.predict_route import Computer, predict, run_large
+from xvfl_serve.http.routes import PortRoute, application
 from xvfl_serve.http.settings import Settings
 from xvfl_serve.http.size_limits import Admission
 
 log = logging.getLogger("xvfl_serve")
-Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def log_event(event: Mapping[str, Any]) -> None:
+    """Log an event about a caller or a refused request."""
+    details = [f"{key}={each}" for key, each in event.items() if key != "event"]
+    log.info("%s", " ".join((str(event["event"]), *details)))
 
 
 class Service:
@@ -45,29 +47,27 @@ class Service:
         """Return the ASGI application."""
         name = "/v2/models/{model}"
         routes = [
-            Route("/predict", self.predict, methods=["POST"]),
-            Route("/", self.docs),
-            Route("/docs", self.docs),
-            Route("/openapi.json", self.openapi),
-            Route("/card", self.card),
-            Route("/metrics", self.metrics_text),
-            Route("/v2", self.server_metadata),
-            Route("/v2/health/live", self.live),
-            Route("/v2/health/ready", self.ready),
-            Route(name, self.model_metadata),
-            Route(f"{name}/ready", self.model_ready),
-            Route(f"{name}/infer", self.infer, methods=["POST"]),
-            Route(f"{name}/versions/{{version}}", self.model_metadata),
-            Route(f"{name}/versions/{{version}}/ready", self.model_ready),
-            Route(f"{name}/versions/{{version}}/infer", self.infer, methods=["POST"]),
+            PortRoute("/predict", self.predict, "predict", ["POST"]),
+            PortRoute("/", self.docs, "look"),
+            PortRoute("/docs", self.docs, "look"),
+            PortRoute("/openapi.json", self.openapi, "look"),
+            PortRoute("/card", self.card, "look"),
+            PortRoute("/metrics", self.metrics_text, "look"),
+            PortRoute("/v2", self.server_metadata, "predict"),
+            PortRoute("/v2/health/live", self.live, None),
+            PortRoute("/v2/health/ready", self.ready, None),
+            PortRoute(name, self.model_metadata, "predict"),
+            PortRoute(f"{name}/ready", self.model_ready, "predict"),
+            PortRoute(f"{name}/infer", self.infer, "predict", ["POST"]),
+            PortRoute(f"{name}/versions/{{version}}", self.model_metadata, "predict"),
+            PortRoute(f"{name}/versions/{{version}}/ready", self.model_ready, "predict"),
+            PortRoute(f"{name}/versions/{{version}}/infer", self.infer, "predict", ["POST"]),
         ]
-        handlers: dict[Any, Any] = {RequestError: on_error, HTTPException: on_http_error}
-        app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
-        app.router.redirect_slashes = False
-        return AccessMiddleware(app, self.settings.access, self.metrics.add_request)
+        count = self.metrics.add_request
+        return application(routes, self.settings.access, count, log_event, lifespan=self._lifespan)
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, app: object) -> AsyncIterator[None]:
         watcher = asyncio.create_task(self.slot.watch())
         yield
         watcher.cancel()
@@ -154,19 +154,3 @@ class Service:
         loaded = self.slot.current.bundle.digest[:12]
         if version not in (None, loaded):
             raise RequestError(unknown("version", str(version), [loaded]), "version", status=404)
-
-
-async def on_error(request: Request, error: RequestError) -> Response:
-    """Answer a request that cannot be carried out."""
-    return error_response(error)
-
-
-async def on_http_error(request: Request, error: HTTPException) -> Response:
-    """Answer a request for an unknown page or with a wrong method."""
-    path = request.url.path[:200]
-    texts = {
-        404: f"{path}: no such page; see /docs",
-        405: f"{path}: method {request.method} is not allowed; see /docs",
-    }
-    text = texts.get(error.status_code, str(error.detail))
-    return error_response(RequestError(text, status=error.status_code), error.headers)

@@ -4,7 +4,6 @@ It shares tokens, limits, errors, JSON and the documentation page with the serve
 """
 
 import asyncio
-import ssl
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from xvfl_serve.errors import RequestError, UnavailableError, unknown
-from xvfl_serve.http.access import Access, AccessMiddleware
-from xvfl_serve.http.app import on_error, on_http_error
+from xvfl_serve.http.access import Access
 from xvfl_serve.http.bodies import JSON_TYPES, check_rows, content_type, parse_json, read_body
 from xvfl_serve.http.connections import port_limits
 from xvfl_serve.http.docs_page import docs_page
@@ -30,7 +26,9 @@ from xvfl_serve.http.json_response import error_response, json_response
 from xvfl_serve.http.metrics import CONTENT_TYPE, Metrics
 from xvfl_serve.http.micro_batches import Answers
 from xvfl_serve.http.predict_route import run_large
+from xvfl_serve.http.routes import PortRoute, application
 from xvfl_serve.http.server import HttpServer, listen
+from xvfl_serve.http.server_tls import ServerTls
 from xvfl_serve.http.size_limits import Admission, SizeLimits
 from xvfl_serve.row_report import REFUSED_MODE
 
@@ -71,14 +69,12 @@ class PredictionService:
 class IdSettings:
     """Address, callers and limits of an endpoint."""
 
-    host: str
+    access: Access
     port: int
-    tokens: Mapping[str, str]
-    """Bearer token of each caller; empty accepts requests without a token."""
     deadline: float
     """Longest time to answer a request, in seconds."""
     max_rows: int
-    tls: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
     version: str = ""
     """Version of the software, for the description."""
 
@@ -88,7 +84,6 @@ class IdEndpoint:
 
     def __init__(self, settings: IdSettings, service: PredictionService, log: LogFunction) -> None:
         self._service, self._deadline, self._log = service, settings.deadline, log
-        access = Access(settings.host, settings.tokens)
         self._max_rows = settings.max_rows
         self._max_bytes = BODY_BYTES + ID_BYTES * settings.max_rows
         self._limits = SizeLimits.of_ids(self._max_rows, self._max_bytes)
@@ -98,37 +93,31 @@ class IdEndpoint:
             service.mode,
             settings.deadline,
             settings.max_rows,
-            bool(settings.tokens),
+            bool(settings.access.callers()),
             settings.version,
         )
-        listener = listen(settings.host, settings.port)
-        app = AccessMiddleware(self._application(), access, self.metrics.add_request)
+        listener = listen(settings.access.host, settings.port)
+        app = self._application(settings.access)
         seconds = settings.deadline + 1
-        self._server = HttpServer(app, listener, port_limits(), settings.tls, seconds).start("http")
-        self.port = self._server.port
+        self.server = HttpServer(app, listener, port_limits(), settings.tls, seconds).start("http")
+        self.port = self.server.port
 
     def close(self) -> None:
         """Finish the requests in progress and stop."""
-        self._server.close()
+        self.server.close()
 
-    def _application(self) -> Starlette:
+    def _application(self, access: Access) -> ASGIApp:
         routes = [
-            Route("/predict", self._predict, methods=["POST"]),
-            Route("/", self._docs),
-            Route("/docs", self._docs),
-            Route("/openapi.json", self._openapi_json),
-            Route("/metrics", self._metrics_text),
-            Route("/v2/health/live", self._live),
-            Route("/v2/health/ready", self._ready),
+            PortRoute("/predict", self._predict, "predict", ["POST"]),
+            PortRoute("/", self._docs, "look"),
+            PortRoute("/docs", self._docs, "look"),
+            PortRoute("/openapi.json", self._openapi_json, "look"),
+            PortRoute("/metrics", self._metrics_text, "look"),
+            PortRoute("/v2/health/live", self._live, None),
+            PortRoute("/v2/health/ready", self._ready, None),
         ]
-        handlers: dict[Any, Any] = {
-            RequestError: on_error,
-            HTTPException: on_http_error,
-            **dict.fromkeys(self._service.failures, self._on_failure),
-        }
-        app = Starlette(routes=routes, exception_handlers=handlers)
-        app.router.redirect_slashes = False
-        return app
+        failures = dict.fromkeys(self._service.failures, self._on_failure)
+        return application(routes, access, self.metrics.add_request, self._log, failures)
 
     async def _docs(self, request: Request) -> Response:
         return HTMLResponse(docs_page(self._openapi, str(request.base_url)))

@@ -19,7 +19,7 @@ ERROR: Schema = {
 ERRORS = {
     "400": "The body cannot be read.",
     "401": "No or wrong token.",
-    "403": "Without tokens: a cross-site request from a browser.",
+    "403": "The caller lacks the right; or a cross-site request from a browser.",
     "408": "The body arrived too slowly.",
     "410": "The head in the bundle is revoked.",
     "413": "Too many rows, values or bytes, or too long to compute.",
@@ -38,7 +38,7 @@ def openapi(predictor: Predictor, settings: Settings, version: str) -> Schema:
         "PredictRequest": _predict_request(predictor, settings),
         "InferRequest": _infer_request(),
     }
-    text, tokens = "Absent and null fields are missing values.", bool(settings.access.tokens)
+    text, tokens = "Absent and null fields are missing values.", bool(settings.access.callers())
     paths = _paths(predictor, settings.name)
     return describe(f"Predictions of {settings.name}", version, text, paths, schemas, tokens)
 

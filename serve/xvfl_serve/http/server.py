@@ -7,11 +7,10 @@ one is closed for a new one. Limits of bodies are in `bodies` and apply after th
 
 import asyncio
 import socket
-import ssl
 import threading
 import time
 from functools import partial
-from pathlib import Path
+from hashlib import sha256
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from xvfl_serve.errors import ServeError
 from xvfl_serve.http.connections import Connections, Limits, client_key
+from xvfl_serve.http.server_tls import ServerTls
 
 BACKLOG = 2048
 ACCEPTED_AT_ONCE = 16
@@ -45,7 +45,7 @@ class HttpServer:
     limits
         Limits of connections.
     tls
-        Certificate and key of `server_tls`; without it, plain HTTP.
+        Certificate and key; without them, plain HTTP.
     drain_seconds
         Time for the requests in progress when the server is stopped.
     """
@@ -55,10 +55,10 @@ class HttpServer:
         app: ASGIApp,
         listener: socket.socket,
         limits: Limits,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         drain_seconds: float = 1.0,
     ) -> None:
-        self._listener, self._drain_seconds = listener, drain_seconds
+        self.app, self._listener, self._drain_seconds = app, listener, drain_seconds
         self.port: int = listener.getsockname()[1]
         config = uvicorn.Config(
             app,
@@ -119,22 +119,6 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def server_tls(
-    certificate: Path | str, key: Path | str | None, client_ca: Path | str | None = None
-) -> ssl.SSLContext:
-    """Load the certificate of a server; with `client_ca`, clients need one of this authority."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, key)
-        if client_ca is not None:
-            context.load_verify_locations(client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:
-        files = ", ".join(str(each) for each in (certificate, key, client_ca) if each is not None)
-        raise ServeError(f"{files}: the certificate cannot be used ({error})") from error
-    return context
-
-
 class _Connection(H11Protocol):
     """A connection: waiting, or busy with a complete request whose answer the client reads."""
 
@@ -146,6 +130,8 @@ class _Connection(H11Protocol):
     """When it was accepted, the client last read a part of an answer, or that was complete."""
     _unsent = 0
     """Bytes of the current answer that wait for the client."""
+    _fingerprint = ""
+    """SHA-256 of the client's certificate, if it has one."""
 
     @property
     def unread(self) -> int:
@@ -168,10 +154,14 @@ class _Connection(H11Protocol):
         return now - self.since > (limits.answer_seconds if self.unread else limits.header_seconds)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Send answers in parts, as fast as the client reads them."""
+        """Send answers in parts, as fast as the client reads them; keep the fingerprint."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(ANSWER_PART)
         self.app = partial(self._run, self.app)
+        ssl_object = transport.get_extra_info("ssl_object")
+        certificate = None if ssl_object is None else ssl_object.getpeercert(True)
+        if certificate is not None:
+            self._fingerprint = sha256(certificate).hexdigest()
 
     async def _run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_parts(message: Message) -> None:
@@ -184,6 +174,7 @@ class _Connection(H11Protocol):
             await send({**message, "body": body[start:]} if start else message)
             self._unsent = 0
 
+        scope.setdefault("state", {})["fingerprint"] = self._fingerprint
         await app(scope, receive, send_parts)
 
     def pause_writing(self) -> None:
@@ -227,7 +218,7 @@ class _Connection(H11Protocol):
 class _Server(uvicorn.Server):
     """uvicorn's server with an accept loop that keeps the limits."""
 
-    def __init__(self, config: uvicorn.Config, limits: Limits, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: uvicorn.Config, limits: Limits, tls: ServerTls | None) -> None:
         super().__init__(config)
         self._limits, self._tls = limits, tls
         self._connections = Connections[_Connection](limits)
@@ -310,7 +301,7 @@ class _Server(uvicorn.Server):
             loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
+                ssl=None if self._tls is None else self._tls(),
                 ssl_handshake_timeout=times,
                 ssl_shutdown_timeout=None if self._tls is None else TLS_CLOSE_S,
             )

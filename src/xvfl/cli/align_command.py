@@ -1,5 +1,6 @@
 """`xvfl align`: match ids before training."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +62,7 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
     from xvfl.errors import InputError, unknown
     from xvfl.service.align import match_parties
     from xvfl.service.config import ALIGNMENT
-    from xvfl.service.listener import listen
+    from xvfl.service.coordinator import open_connections
     from xvfl.service.state_dir import open_state_dir
 
     for name in names or ():
@@ -73,9 +74,12 @@ def _align_coordinator(config: "CoordinatorConfig", names: list[str] | None, wai
     )
     ids, columns = list(labels.index), [given.column]
     _, log = open_state_dir(config, "coordinator")
-    with listen(config, log) as server:
-        transports = {name: server.transports[name] for name in names or config.parties}
-        alignment = match_parties(transports, ids, columns, config.matching, path, log, wait)
+    with ExitStack() as stack:
+        connections, _ = open_connections(config, log, {}, stack)
+        transports = {name: connections[name] for name in names or config.parties}
+        alignment = match_parties(
+            transports, ids, columns, config.matching, path, log, wait, approval_s=wait
+        )
     for name in transports:
         match = alignment.matches[name]
         held = int((match.handles >= 0).sum())

@@ -157,8 +157,31 @@ def _folder(state_dir: str) -> Iterator[Found]:
 def _http_ports(config: "CoordinatorConfig | PartyProcessConfig") -> Iterator[Found]:
     if config.status_address is not None:
         yield _port("status_address", config.status_address)
+        tls = config.status_certificate is not None
+        yield from _callers("status_tokens", config.status_tokens, config.status_address, tls)
     if config.prediction is not None and config.prediction.address is not None:
         yield _port("prediction.address", config.prediction.address)
+        address, tls = config.prediction.address, config.prediction.certificate is not None
+        yield from _callers("prediction.tokens", config.prediction.tokens, address, tls)
+
+
+def _callers(option: str, path: str | None, address: str, tls: bool) -> Iterator[Found]:
+    from xvfl.service.addresses import parse_address
+    from xvfl.service.port_access import read_tokens
+    from xvfl.system.files import is_open_to_others
+    from xvfl_serve.http.access import is_loopback
+
+    def read() -> str | tuple[str, str]:
+        found = read_tokens(path, option)
+        text = "; ".join(f"{each.name}: {', '.join(sorted(each.rights))}" for each in found)
+        if is_open_to_others(Path(str(path))):
+            return WARNING, f"other users can read it; run `chmod 600 {path}` ({text})"
+        if not (tls or is_loopback(parse_address(address, option)[0])):
+            return WARNING, f"tokens can be read on the network: set a certificate ({text})"
+        return text
+
+    if path is not None:
+        yield _try(option, read)
 
 
 def _port(option: str, address: str) -> Found:

@@ -1,11 +1,13 @@
 """`xvfl dashboard`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from xvfl.cli.output import print_error
+from xvfl.errors import InputError
 
 
 def dashboard(
@@ -20,6 +22,18 @@ def dashboard(
             "--host is a loopback address, names without a dot are allowed too. May be repeated.",
         ),
     ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File of callers, in each line a name, a token and rights, such as `ann TOKEN "
+            "look`; a browser asks for the token as the password.",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate of the page (PEM), which then is https.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert.")] = None,
 ) -> None:
     """Show runs on a web page: curves of a training, parties, missing features, evaluation.
 
@@ -27,7 +41,7 @@ def dashboard(
     of coordinators (uploads, heads) and parties (what left them, withdrawals). It changes nothing
     and loads nothing from outside.
 
-    By default only this machine can open the page. It has no password: with another --host,
+    By default only this machine can open the page. With another --host and without --tokens,
     everybody who reaches the port sees the runs, with examples of their tables.
 
     xvfl dashboard runs
@@ -36,12 +50,22 @@ def dashboard(
     from xvfl.system.signals import stop_on_signals
     from xvfl_serve.http.access import is_loopback
 
-    server = DashboardServer(runs, host, port, allowed_host or ())
+    if (tls_cert is None) != (tls_key is None):
+        raise InputError("--tls-cert: expected --tls-key as well, or neither")
+    server = DashboardServer(runs, host, port, allowed_host or (), tokens, _log, tls_cert, tls_key)
     try:
         with stop_on_signals() as stop:
-            if not is_loopback(host):
+            if tokens is None and not is_loopback(host):
                 print_error(f"warning: everybody who reaches {host} can read these runs")
+            elif tls_cert is None and not is_loopback(host):
+                print_error("warning: tokens can be read on the network; give --tls-cert")
             print(f"{server.url} shows {runs}; Ctrl-C ends it", flush=True)
             stop.wait()
     finally:
         server.close()
+
+
+def _log(event: Mapping[str, Any]) -> None:
+    from xvfl.system.event_log import format_event
+
+    print_error(format_event(event))

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from xvfl.cli.extras import require_extra
-from xvfl.cli.output import print_error, print_evaluation, print_line, print_table
+from xvfl.cli.output import print_evaluation, print_line, print_table
 from xvfl.errors import InputError
 
 app = typer.Typer(
@@ -195,7 +195,6 @@ def _use(path: Path, number: int | None, anyway: bool) -> None:
     if number is not None and before.path == folder / f"heads/{number}":
         print_line(f"head {number} is the current one already")
         return
-    parties = _parties(before.path)
     head = use_head(config, number, anyway)
     about = describe_head(folder.path, int(head.path.name))
     signed = [name for name, state in about["released_to"].items() if state == "waiting"]
@@ -213,14 +212,6 @@ def _use(path: Path, number: int | None, anyway: bool) -> None:
     if signed:
         names = ", ".join(signed)
         print_line(f"signed for {names}: --serve delivers it, or `xvfl release {path}`")
-    if parties and parties != _parties(head.path):
-        print_error("it has other parties: start a coordinator that predicts again")
-
-
-def _parties(head: Path) -> list[str]:
-    from xvfl.model.dashboard.json_files import read_json
-
-    return list(read_json(head / "manifest.json").get("parties", []))
 
 
 def _check_number(number: int, known: list[int]) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from xvfl.cli import (
     align_command,
+    approve_command,
     audit_command,
     certificates,
     check_command,
@@ -59,6 +60,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         services.coordinator,
         services.party,
         status_command.status,
+        approve_command.approve,
+        approve_command.ask,
         heads_command.rollback,
         align_command.align,
         release_command.release,

@@ -19,12 +19,13 @@ from xvfl.cli.kept_answers import KeptAnswers
 from xvfl.data.frames import read_frame
 from xvfl.data.table_writer import TableWriter
 from xvfl.errors import ConfigError, InputError, RunError
+from xvfl.service.addresses import TOKEN_VARIABLE
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
+from xvfl.service.port_access import read_tokens
 from xvfl.service.prediction.prediction_config import PartyPrediction
 from xvfl.system.report import Report, no_report
 from xvfl_serve.row_report import REFUSED_MODE
 
-TOKEN_VARIABLE = "XVFL_TOKEN"
 MAX_TRIES, MAX_PAUSE_S = 5, 10.0
 """Tries of a request that cannot be answered now, and the longest pause between two."""
 GRACE_S = 30.0
@@ -142,18 +143,14 @@ def _target(config: CoordinatorConfig | PartyProcessConfig, path: Path) -> _Targ
 
 
 def _token(path: str | None) -> str | None:
-    """Return the token of the environment, or else the first one of the file."""
+    """Return the token of the environment, or else the first one of the file that may predict."""
     if token := os.environ.get(TOKEN_VARIABLE):
         return token
-    if path is None:
-        return None
-    try:
-        words = Path(path).read_text(encoding="utf-8").split()
-        return words[1]
-    except (OSError, ValueError, IndexError) as error:
-        raise ConfigError(
-            f"prediction.tokens: {path} has no token ({error}); set {TOKEN_VARIABLE}"
-        ) from error
+    callers = read_tokens(path, "prediction.tokens")
+    token = next((each.token for each in callers if "predict" in each.rights and each.token), None)
+    if path is not None and token is None:
+        raise ConfigError(f"prediction.tokens: {path} has no token; set {TOKEN_VARIABLE}")
+    return token
 
 
 def _predict(target: _Target, ids: Sequence[str]) -> list[dict[str, Any]]:

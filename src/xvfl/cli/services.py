@@ -74,23 +74,34 @@ def coordinator(
 
 
 def party(
-    config: PartyFile, quiet: Quiet = False, serve: Serve = False, again: Again = False
+    config: PartyFile,
+    quiet: Quiet = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Only predict: refuse every request of a training.")
+    ] = False,
+    again: Again = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Only train, and exit when the run is finished.")
+    ] = False,
 ) -> None:
-    """Run a party: match ids, train its encoder, upload once, and receive a release.
+    """Run a party: match ids, train its encoder, upload, receive releases, and predict.
+
+    One process does all of it, side by side, and goes on after a run. With `prediction` in CONFIG
+    it answers prediction requests for the rows that this section opens, within its budgets. What
+    needs your consent is in `xvfl status`; decide with `xvfl approve`.
 
     A party opens no port, and reconnects when the connection breaks. A party that was stopped or
     killed continues where it was when it is started again. With `training = "interactive"` in
     CONFIG it takes part in interactive training instead.
 
     xvfl party bank.toml
-
-    With --serve it answers prediction requests instead, for the rows that `prediction` in CONFIG
-    opens, within its budgets. It accepts no training request then.
     """
     with require_extra("federated"):
         from xvfl.service.config import load_party_config
         from xvfl.service.party import serve_party, serve_party_predictions
 
+    if once and serve:
+        raise InputError("--once: expected no --serve: it trains, and exits after the run")
     if again and not serve:
         raise InputError("--again: expected --serve as well; see `xvfl align --again` for training")
     loaded = load_party_config(config)
@@ -98,4 +109,4 @@ def party(
         if serve:
             serve_party_predictions(loaded, not quiet, again)
         else:
-            serve_party(loaded, not quiet)
+            serve_party(loaded, not quiet, once)

@@ -1,20 +1,22 @@
 """`xvfl status`."""
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import typer
 from rich.table import Column, Table
 
 from xvfl.cli.output import print_table
 from xvfl.errors import RunError
-from xvfl.service.addresses import parse_address
+from xvfl.service.addresses import TOKEN_VARIABLE, parse_address
 
 STATUS_TIMEOUT_S = 10
 LISTS = {
+    "approvals": ("number", "kind", "reason", "asked"),
     "heads": ("number", "state", "digest", "encoders", "epoch", "best_score", "ended", "problems"),
     "uploads": (
         "version",
@@ -36,13 +38,15 @@ SHARES = ("progress", "received")
 
 def status(
     address: Annotated[
-        str, typer.Argument(help="`status_address` of a coordinator or party, HOST:PORT.")
+        str,
+        typer.Argument(help="`status_address` of a coordinator or party: HOST:PORT, or https://…."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the status of a running coordinator or party: state, uploads, heads.
 
-    A browser shows the same at http://HOST:PORT/.
+    A browser shows the same at http://HOST:PORT/. If the address needs a token, the variable
+    XVFL_TOKEN must hold it; for https, SSL_CERT_FILE may name the certificate of the authority.
 
     xvfl status localhost:7480
     """
@@ -50,7 +54,7 @@ def status(
     if as_json:
         print(json.dumps(values))
         return
-    details = values.pop("details", {})
+    details = {"approvals": values.pop("approvals", []), **values.pop("details", {})}
     by_party = {name: each for name, each in values.items() if name.startswith("party_")}
     table = Table("", Column(justify="right"), title=f"{values.get('side')} at {address}")
     for name, value in values.items():
@@ -98,10 +102,23 @@ def _text(name: str, value: object) -> str:
 
 
 def _request_status(address: str) -> dict[str, Any]:
-    parse_address(address, "status")
+    scheme, found, host = address.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise RunError(f"{address}: expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
+    parse_address(host, "status")
+    token = os.environ.get(TOKEN_VARIABLE)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    url = address if found else f"http://{host}"
+    request = Request(f"{url}/status", headers=headers)
     try:
-        with urlopen(f"http://{address}/status", timeout=STATUS_TIMEOUT_S) as response:
+        with urlopen(request, timeout=STATUS_TIMEOUT_S) as response:
             values: dict[str, Any] = json.load(response)
+    except HTTPError as error:
+        if error.code not in (401, 403):
+            raise RunError(f"{address}: {error}; is this a `status_address`?") from error
+        raise RunError(
+            f"{address}: it needs the token of a caller with the right 'look'; set {TOKEN_VARIABLE}"
+        ) from error
     except (URLError, OSError, ValueError) as error:
         raise RunError(
             f"{address}: no response ({error}); is the process running, with this "

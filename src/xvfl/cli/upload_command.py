@@ -144,7 +144,7 @@ def new_version(
 ) -> None:
     """At the party: allow the next version of the encoder and of the upload.
 
-    The next start of `xvfl party` or `xvfl upload export` trains the encoder and uploads. Earlier
+    `xvfl party`, or `xvfl upload export`, trains the encoder and uploads. Earlier
     encoders are kept, for heads that were trained on their uploads. A coordinator cannot ask for
     this.
 
@@ -163,7 +163,7 @@ def new_version(
 def new_rows(config: PartyFile) -> None:
     """At the party: allow the upload of rows that are new or have changed, by the same encoder.
 
-    The next start of `xvfl party` or `xvfl upload export` finds these rows and uploads them as a
+    `xvfl party`, or `xvfl upload export`, finds these rows and uploads them as a
     part of the same version. Match new ids first with `xvfl align --again`. A coordinator can
     compare a changed row with the earlier one.
 
@@ -187,4 +187,4 @@ def _allow(config: Path, allow: "Callable[[RunDir], str]") -> None:
     folder, log = open_state_dir(loaded, name, show=False, create=False)
     version = allow(folder)
     log({"event": "version_allowed", "version": version})
-    print_line(f"version {version} is allowed; {name} uploads it after its next start")
+    print_line(f"version {version} is allowed; {name} uploads it for the next training")

@@ -101,16 +101,12 @@ class PartyPool:
         log_event: LogEvent,
         patience: float,
     ) -> None:
-        self.parties = [PooledParty(each) for each in parties]
+        self.parties: list[PooledParty] = []
         self._runs, self._prepare, self._log_event = runs, prepare, log_event
         self._patience = patience
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._keep_open, args=(each,), name=each.name, daemon=True)
-            for each in self.parties
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self.use_parties(parties, runs)
 
     def close(self) -> None:
         """Stop opening sessions."""
@@ -189,12 +185,23 @@ class PartyPool:
             if party.name == name and party.available:
                 self._leave_out(party, reason, fault=False)
 
-    def use_runs(self, runs: Mapping[str, str]) -> None:
-        """Open the sessions of parties that load other weights from now on."""
+    def use_parties(self, parties: Sequence[RemoteParty], runs: Mapping[str, str]) -> None:
+        """Ask these parties from now on; open the sessions of those that load other weights.
+
+        No request may be open.
+        """
+        known = {each.name: each for each in self.parties}
         before, self._runs = self._runs, runs
-        for name, run in runs.items():
-            if before[name] != run:
-                self.reopen(name, "it loads another version of its encoder")
+        self.parties = [known.get(each.name) or PooledParty(each) for each in parties]
+        for party in self.parties:
+            if party.name not in known:
+                thread = threading.Thread(
+                    target=self._keep_open, args=(party,), name=party.name, daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+            elif before.get(party.name) != runs[party.name]:
+                self.reopen(party.name, "it loads another version of its encoder")
 
     def reject_reply(self, index: int, error: WireError) -> None:
         """Leave a party out that sent an invalid reply."""
@@ -211,7 +218,7 @@ class PartyPool:
         self._log_event({"event": "party_left_out", "party": party.name, "reason": party.diagnosis})
 
     def _keep_open(self, party: PooledParty) -> None:
-        while not self._stop.wait(POLL_S):
+        while not self._stop.wait(POLL_S) and party in self.parties:
             try:
                 self._look_at(party)
             except TimeoutError:

@@ -141,8 +141,11 @@ class PartyWorker:
         return self._complete(cue, observed, used, own_cue=False)
 
     def _seed(self, step: int | Tensor, purpose: str) -> None:
-        """Seed dropout; nets that work row by row have none."""
-        if not self.row_wise:
+        """Seed dropout in training; nets that work row by row have none.
+
+        Another thread of the process may draw random numbers while this one predicts.
+        """
+        if self.net.training and not self.row_wise:
             seed_modules(self.table.device, self.seeds[0], self.name, step, purpose)
 
     def _used_copies(

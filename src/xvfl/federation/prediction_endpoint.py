@@ -4,6 +4,7 @@ Shapes: B rows of a batch, H of them embedded, v views, M members, d embedding w
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -84,6 +85,8 @@ class PredictionEndpoint(RequestEndpoint):
             OpenPrediction: self._open,
         }
         super().__init__(hello, log_event, {**own, **replies}, ONLY_PREDICTS)
+        # It draws no random numbers: it does not wait for a training in this process.
+        self._turns = nullcontext()
         self._open_rows = open_rows
         self._opened: PredictionRows | None = None
         self._discard()

@@ -7,7 +7,8 @@ request that is sent again gets the same reply and has no second effect.
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 from xvfl.errors import MatchingError, WireError, XVFLError
 from xvfl.system.printable import one_line
@@ -51,7 +52,7 @@ class RequestEndpoint:
         """Why the coordinator ended the run; None while it has not."""
         self.n_rejected = 0
         """Requests rejected so far."""
-        self._lock = threading.Lock()
+        self._lock, self._turns = threading.Lock(), cast(AbstractContextManager[Any], COMPUTE_LOCK)
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._order = RequestOrder()
         # A coordinator can repeat wrong requests at will.
@@ -64,7 +65,7 @@ class RequestEndpoint:
                 return self._last[1]
             try:
                 message = codec.decode(frame)
-                with COMPUTE_LOCK:
+                with self._turns:
                     reply = codec.encode(self._dispatch(message))
             except (WireError, MatchingError) as error:
                 return self._reject(frame, error, str(error))

@@ -1,8 +1,10 @@
-"""Addresses in configurations and on the command line."""
+"""Addresses in configurations and on the command line, and the token for them."""
 
 from xvfl.errors import ConfigError
 
 MAX_PORT = 65_535
+TOKEN_VARIABLE = "XVFL_TOKEN"
+"""Environment variable with the token of a client of an HTTP port."""
 
 
 def parse_address(address: str, option: str) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from xvfl.matching import (
     load_coordinator_alignment,
 )
 from xvfl.service.config import MatchingConfig
+from xvfl.service.matched_table import NEEDS_OPERATOR
 from xvfl.system.event_log import (
     MATCHED,
     MATCHING_PROGRESS,
@@ -33,6 +34,7 @@ from xvfl.wire.request_ids import next_request_id
 from xvfl.wire.transport import Transport
 
 REPLY_TIMEOUT_S, POLL_S = 300.0, 0.05
+APPROVAL_POLL_S = 5.0
 MAX_INTERRUPTIONS = 10
 """Of the matching with a party that restarts or does not reply."""
 Reply = TypeVar("Reply", Matched, Done)
@@ -62,6 +64,7 @@ def match_parties(
     log: LogFunction = lambda event: None,
     timeout_s: float = 600.0,
     end: bool = True,
+    approval_s: float = 0.0,
 ) -> CoordinatorAlignment:
     """Match the labeled ids with the ids of every given party.
 
@@ -82,12 +85,15 @@ def match_parties(
         Seconds to wait for a party to connect.
     end : bool
         Tell each party that matching is complete; False if training follows.
+    approval_s : float
+        Seconds to wait for a party's operator, if matching needs one.
 
     """
     alignment = existing_alignment(path, ids, columns, config.rule)
     for name, transport in transports.items():
         party = RemoteParty(name, transport, REPLY_TIMEOUT_S)
         match, interruptions = None, count(1)
+        waits, until = False, time.monotonic() + approval_s
         while match is None:
             instance_id = wait_for_party(name, transport, timeout_s).instance_id
             log({"event": MATCHING_STARTED, "party": name, "labeled_ids": len(ids)})
@@ -100,6 +106,13 @@ def match_parties(
                 hello = transport.hello()
                 same_process = hello is not None and hello.instance_id == instance_id
                 refused = isinstance(error, MatchingError) and same_process
+                if refused and NEEDS_OPERATOR in str(error) and time.monotonic() < until:
+                    if not waits:
+                        event = {"event": "waiting_for_approval", "party": name}
+                        log({**event, "reason": str(error)})
+                    waits = True
+                    time.sleep(APPROVAL_POLL_S)
+                    continue
                 if refused or next(interruptions) > MAX_INTERRUPTIONS:
                     raise MatchingError(f"matching with party {name!r}: {error}") from error
                 log({"event": "matching_interrupted", "party": name, "reason": str(error)})

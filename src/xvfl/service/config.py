@@ -34,7 +34,10 @@ from xvfl.wire.tls import Tls
 
 ALIGNMENT = "alignment.json"
 KEYS = ("ca_certificate", "certificate", "private_key", "release_key", "signing_key", "tokens")
-PATHS = frozenset((*KEYS, "ids", "local_table", "revocation_list", "state_dir", "table"))
+STATUS_FILES = ("status_certificate", "status_private_key", "status_tokens")
+PATHS = frozenset(
+    (*KEYS, *STATUS_FILES, "ids", "local_table", "revocation_list", "state_dir", "table")
+)
 """Options that name a file or a folder, in all sections."""
 
 
@@ -158,6 +161,14 @@ class CoordinatorConfig:
     release.key in the state folder, created at the first start."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
+    status_tokens: str | None = None
+    """File of callers of the status server and their rights, a name, a token and rights in each
+    line; without it, everybody who reaches the address may look."""
+    status_certificate: str | None = None
+    """Certificate of the status server (PEM), which then serves https, for the host of
+    `status_address`."""
+    status_private_key: str | None = None
+    """Private key of `status_certificate`."""
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
@@ -217,13 +228,22 @@ class PartyProcessConfig:
     """The coordinator's public key (NAME.release.pub), which verifies a released head."""
     status_address: str | None = None
     """HOST:PORT of the status server (/health, /metrics, /status, and a page); off by default."""
+    status_tokens: str | None = None
+    """File of callers of the status server and their rights, a name, a token and rights in each
+    line; without it, everybody who reaches the address may look."""
+    status_certificate: str | None = None
+    """Certificate of the status server (PEM), which then serves https, for the host of
+    `status_address`."""
+    status_private_key: str | None = None
+    """Private key of `status_certificate`."""
     status_allowed_hosts: tuple[str, ...] = ()
     """Host names that clients of the status server may use besides localhost, IP addresses and,
     unless it listens on a loopback address, names without a dot."""
     log_format: Literal["text", "json"] = "text"
     """The log on standard error: lines for people, or the lines of `log.jsonl`."""
     reconnect_timeout: float = 3600.0
-    """Seconds without a connection to the coordinator before the party exits."""
+    """Seconds without a connection to the coordinator after which the log says so, and a party with
+    `--once` or `--serve` exits."""
     max_message_bytes: int = MAX_FRAME_BYTES
     """Largest message accepted, in bytes; values above the default have no effect."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
@@ -239,7 +259,7 @@ class PartyProcessConfig:
     limits: RequestLimits = RequestLimits()
     """Limits on the coordinator's requests."""
     prediction: PartyPrediction | None = None
-    """Prediction by the federation, with `xvfl party CONFIG --serve`."""
+    """Prediction by the federation."""
 
 
 def load_coordinator_config(
@@ -295,6 +315,8 @@ def load_config(
     for option in ("listen", "coordinator", "status_address"):
         if (address := getattr(config, option, None)) is not None:
             parse_address(address, option)
+    if (config.status_certificate is None) != (config.status_private_key is None):
+        raise ConfigError("status_certificate: expected also `status_private_key`, or neither")
     return config
 
 

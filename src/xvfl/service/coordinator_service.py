@@ -149,6 +149,7 @@ class CoordinatorService:
                 self.log,
                 self.config.timeouts.join,
                 end=False,
+                approval_s=self.config.timeouts.join,
             )
         return self.alignment
 

@@ -1,14 +1,14 @@
 """The coordinator's listening port: accept the listed parties, log rejected connections."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from xvfl.certs import PeerVerifier
 from xvfl.certs.clocks import PeerClocks
 from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.certs.proof import prover
-from xvfl.errors import NotYetError
 from xvfl.federation.upload.manifest import MAX_WIDTH
 from xvfl.matching.session_messages import MAX_MESSAGE_BYTES
 from xvfl.methods import method_spec
@@ -22,31 +22,29 @@ from xvfl.wire.limits import ReplyLimit, reply_limit
 from xvfl.wire.messages import Hello, Message, Withdraw
 from xvfl.wire.server import Answer, CoordinatorServer, reject_request
 
-WRONG_PURPOSE = {
-    "training": "this coordinator trains now; this party tries again until it predicts (--serve)",
-    "prediction": "this coordinator predicts now; this party tries again until it trains; to "
-    "predict, start it with `xvfl party CONFIG --serve`",
-}
+TRAINING, PREDICTION = "training", "prediction"
+"""Purposes of a connection. A party has one of each: it is trained with and predicts side by side.
+"""
+CheckHello = Callable[[str, Hello], None]
 
 
 @contextmanager
 def listen(
     config: CoordinatorConfig,
     log: LogFunction,
-    check_hello: Callable[[str, Hello], None] = lambda name, hello: None,
-    purpose: str = "training",
+    checks: Mapping[str, CheckHello] = MappingProxyType({}),
     answer: Answer = reject_request,
 ) -> Iterator[CoordinatorServer]:
-    """Listen for the configured parties; `check_hello` may raise to reject one.
+    """Listen for the configured parties; `checks`, by purpose, may raise to reject one.
 
-    Parties of another purpose are rejected. `answer` answers requests of parties. Withdrawals are
-    carried out, and the terms of uploads enforced, as long as this port is open.
+    A connection whose purpose does not apply now waits until it does. `answer` answers requests of
+    parties. Withdrawals are carried out, and the terms of uploads enforced, as long as this port is
+    open.
     """
 
     def check(name: str, hello: Hello) -> None:
-        if hello.purpose != purpose:
-            raise NotYetError(WRONG_PURPOSE[purpose])
-        check_hello(name, hello)
+        if hello.purpose in checks:
+            checks[hello.purpose](name, hello)
 
     tls, clocks = LoadedTls(config.tls, log), PeerClocks(log)
     peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
@@ -54,7 +52,7 @@ def listen(
 
     def identify(certificate: bytes) -> str:
         name = peers.check(certificate)
-        if name in config.parties and folder.path.is_dir():
+        if name in server.transports and folder.path.is_dir():
             remember_certificate(folder, name, certificate, log)
         return name
 
@@ -83,11 +81,12 @@ def listen(
         log,
         check,
         prover(tls),
-        _reply_limit(config, purpose),
+        _reply_limit(config),
         answer=Acknowledgements(folder.path, COORDINATOR, log).answer_or(reply),
         on_recheck=recheck,
         on_clock=clocks.compare,
         status=status,
+        lanes=[PREDICTION],
     )
     try:
         yield server
@@ -95,13 +94,19 @@ def listen(
         server.close()
 
 
-def _reply_limit(config: CoordinatorConfig, purpose: str) -> ReplyLimit:
+def _reply_limit(config: CoordinatorConfig) -> ReplyLimit:
     """Bound replies by the widest embeddings of this configuration, in float64.
 
     In prediction, each party's encoder has a width of its own; numbers are float32.
     """
     branches = method_spec(config.loss.method).branches
     row_bytes = 8 * branches * max_embedding_width(config.net)
-    if purpose == "prediction":
-        row_bytes = max(row_bytes, 4 * MAX_WIDTH)
-    return reply_limit(config.max_message_bytes, row_bytes, MAX_MESSAGE_BYTES)
+    training, prediction = (
+        reply_limit(config.max_message_bytes, each, MAX_MESSAGE_BYTES)
+        for each in (row_bytes, max(row_bytes, 4 * MAX_WIDTH))
+    )
+
+    def limit(request: Message, hello: Hello) -> int:
+        return (prediction if hello.purpose == PREDICTION else training)(request, hello)
+
+    return limit

@@ -27,6 +27,7 @@ from xvfl.service.config import ALIGNMENT, MatchingConfig
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.system.event_log import MATCHED, MATCHING_STARTED, LogFunction
 from xvfl.system.files import append_jsonl, read_jsonl
+from xvfl.trail.approvals import Approvals, Kind
 from xvfl.wire.messages import Hello, Match, Matched
 
 Purpose = Literal["training", "prediction"]
@@ -57,6 +58,8 @@ class MatchedTable:
         What the table is for.
     again
         Allow one match although the alignment file exists; the file is not read.
+    approvals
+        Where to ask the operator for another match.
     """
 
     def __init__(
@@ -68,7 +71,10 @@ class MatchedTable:
         on_match: Callable[[], None] = lambda: None,
         purpose: Purpose = "training",
         again: bool = False,
+        approvals: Approvals | None = None,
     ) -> None:
+        self._approvals = approvals
+        self._kind: Kind = "match" if purpose == "training" else "match-prediction"
         self.ids, self._columns = source_ids(source), source_columns(source)
         self._image, self._path, self._purpose = isinstance(source, Images), path, purpose
         known = path.is_file() and not again
@@ -123,15 +129,22 @@ class MatchedTable:
         self._sessions.unlink(missing_ok=True)
 
     def _check_allowed(self) -> None:
-        if self._path.exists() and not self._again:
-            reason = "ids are matched already; to match again, stop this party and run "
-            reason += f"`xvfl align CONFIG --again`, or delete {self._path}"
+        asks = self._approvals
+        again = self._again or (asks is not None and asks.granted(self._kind))
+        if self._path.exists() and not again:
+            reason = "ids are matched already; to match again, run `xvfl approve CONFIG`, or stop "
+            reason += f"this party and run `xvfl align CONFIG --again`, or delete {self._path}"
         elif len(read_jsonl(self._sessions)) >= MAX_SESSIONS:
             reason = f"the coordinator left {MAX_SESSIONS} sessions unfinished; find out why, then "
             reason += f"run `xvfl align CONFIG`, or delete {self._sessions}"
         else:
             return
-        self._log({"event": "matching_refused", "reason": reason})
+        if asks is not None and again:
+            # What was approved is used up.
+            asks.use(self._kind)
+        # A coordinator that waits for the approval asks again and again.
+        if asks is None or asks.ask(self._kind, reason.partition(";")[0]):
+            self._log({"event": "matching_refused", "reason": reason})
         raise MatchingError(NEEDS_OPERATOR)
 
     def _count_session(self, labeled_ids: int) -> None:
@@ -149,6 +162,8 @@ class MatchedTable:
         self._alignment.save(self._path)
         self._path.with_name(ENCODER).unlink(missing_ok=True)
         self._again = False
+        if self._approvals is not None:
+            self._approvals.use(self._kind)
         self.allow_sessions()
         self._on_match()
         event = {"event": MATCHED, "rows": len(match.rows), "found": match.found}
@@ -162,7 +177,11 @@ def load_matched_table(
 ) -> MatchedTable:
     """Load a party's alignment; reject a table that has changed since its ids were matched."""
     path = inputs.folder / ALIGNMENT
-    table = MatchedTable(inputs.source, path, inputs.config.matching, log, on_match)
+    approvals = Approvals(inputs.folder.path, log)
+    matching, again = inputs.config.matching, approvals.granted("match")
+    table = MatchedTable(
+        inputs.source, path, matching, log, on_match, again=again, approvals=approvals
+    )
     table.check(f"party {inputs.name!r}")
     return table
 

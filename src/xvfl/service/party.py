@@ -1,10 +1,14 @@
 """The process of `xvfl party`: connect to the coordinator, reply to requests.
 
-With `--serve`, it replies to requests for the rows that are opened for prediction.
+One process is trained with and predicts side by side, on a connection for each. It goes on after a
+run, so that nobody needs to start it for the next one.
 """
 
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,30 +18,211 @@ from xvfl.certs.clocks import PeerClocks
 from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.certs.proof import proof_checker
 from xvfl.certs.tls_diagnosis import diagnose_tls
-from xvfl.errors import ConfigError, PartyError
+from xvfl.errors import ConfigError, InputError, PartyError, XVFLError
 from xvfl.federation.request_endpoint import RequestEndpoint
-from xvfl.model.dashboard.state_folder import describe_party
+from xvfl.model.dashboard.state_folder import describe_approvals, describe_party
 from xvfl.model.fitting import choose_device
-from xvfl.service.config import PartyProcessConfig
+from xvfl.service.config import ALIGNMENT, PartyProcessConfig
+from xvfl.service.listener import PREDICTION, TRAINING
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
 from xvfl.service.prediction.http_endpoint import start_endpoint
-from xvfl.service.prediction.party_prediction import PartyPredictor
+from xvfl.service.prediction.party_prediction import PartyPredictor, require_trained
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import serve_status
+from xvfl.service.uploads.party_encoder import VERSION
 from xvfl.service.uploads.upload_party import UploadPartyService
-from xvfl.system.event_log import FINISHED, EventLog, LogFunction
+from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.trail.acknowledgements import exchange_newest
+from xvfl.trail.approvals import Approvals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
+from xvfl.wire.messages import Message
 
 Party = PartyService | UploadPartyService | PartyPredictor
+POLL_S, RETRY_S = 0.5, 10.0
+"""Seconds between two looks at what the operator allows, and before another try after an error."""
 
 
-def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
-    """Take part until the coordinator ends the run, or a signal stops this process.
+class Identity:
+    """The certificates of a party's process, and the clock of its coordinator."""
+
+    def __init__(self, config: PartyProcessConfig, log: LogFunction) -> None:
+        self.tls, self.clocks = LoadedTls(config.tls, log), PeerClocks(log)
+        self.peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
+
+    def status(self) -> dict[str, Any]:
+        """Describe certificates and clocks."""
+        clocks = self.clocks
+        about = {"clock_ahead_seconds": clocks.ahead.get(""), "clock_warning": clocks.warning}
+        return {**self.tls.status(), **about}
+
+
+class Lane:
+    """A party's connection for one purpose, and what answers there.
+
+    Unless the process is to end with the run, what answers is loaded again after each run, when the
+    operator allows another version, and after an error that concerns this purpose alone, such as a
+    table that has changed.
+
+    Parameters
+    ----------
+    purpose
+        `training` or `prediction`.
+    config
+        The configuration of the party.
+    load
+        Loads what answers.
+    log
+        Receives log events.
+    identity
+        The certificates of this process.
+    once
+        End with the run, or with any error.
+    """
+
+    def __init__(
+        self,
+        purpose: str,
+        config: PartyProcessConfig,
+        load: Callable[[], Party],
+        log: LogFunction,
+        identity: Identity,
+        once: bool,
+    ) -> None:
+        self._identity = identity
+        self.purpose, self._config, self._load, self._log = purpose, config, load, log
+        self._once, self._stop, self._allowed = once, threading.Event(), self._read_allowed()
+        self.party = load()
+        self.client = self._connect()
+        self.problem = self._told = ""
+        """Why nothing of this purpose is answered."""
+        self.end_reason: str | None = None
+        """Why the coordinator ended the run, if the process ends with it."""
+
+    def run(self) -> None:
+        """Reply to requests until the run or the process ends."""
+        while not self._stop.is_set():
+            try:
+                self._serve()
+            except XVFLError as error:
+                if self._once or (isinstance(error, PartyError) and error.fault != "refused"):
+                    raise
+                if str(error) != self._told:
+                    event = {"event": "not_connected", "purpose": self.purpose}
+                    self._log({**event, "reason": str(error)})
+                self.problem = self._told = str(error)
+                self._stop.wait(RETRY_S)
+
+    def stop(self) -> None:
+        """End `run`; callable from any thread."""
+        self._stop.set()
+        self.client.stop()
+
+    def look(self) -> None:
+        """Load what answers again if the operator has allowed another version."""
+        if (allowed := self._read_allowed()) != self._allowed:
+            self._allowed = allowed
+            self.client.stop()
+
+    def _serve(self) -> None:
+        """Reply until what answers has to be loaded again; then load it."""
+        if not self.problem:
+            self.client.run()
+        self.party.close()
+        if self._once:
+            self.end_reason = self.party.endpoint.end_reason
+            self._stop.set()
+        if not self._stop.is_set():
+            self.party = self._load()
+            self.client = self._connect()
+            self.problem = ""
+
+    def _connect(self) -> PartyClient:
+        endpoint, timeout = self.party.endpoint, self._config.reconnect_timeout
+        endpoint.end_reason = None
+        return connect_party(self._config, endpoint, self._log, timeout, self._identity)
+
+    def _read_allowed(self) -> bytes:
+        path = Path(self._config.state_dir) / VERSION
+        return path.read_bytes() if path.is_file() and self.purpose == TRAINING else b""
+
+
+class Lanes:
+    """The connections of a party's process."""
+
+    def __init__(self, lanes: Sequence[Lane], identity: Identity) -> None:
+        self._lanes, self._identity = lanes, identity
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the coordinator has proved its certificate on a connection."""
+        return any(each.client.connected for each in self._lanes)
+
+    def call(self, message: Message, timeout: float) -> Message:
+        """Send a request to the coordinator."""
+        connected = [each.client for each in self._lanes if each.client.connected]
+        return (connected or [self._lanes[0].client])[0].call(message, timeout)
+
+    def stop(self) -> None:
+        """Make `run` return; callable from any thread."""
+        for each in self._lanes:
+            each.stop()
+        self._ended.set()
+
+    def run(self) -> None:
+        """Reply to requests until one connection has ended for good; raise its error."""
+        threads = [threading.Thread(target=self._run, args=(each,)) for each in self._lanes]
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        while not self._ended.wait(POLL_S):
+            for each in self._lanes:
+                each.look()
+        self.stop()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self, lane: Lane) -> None:
+        try:
+            lane.run()
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            lane.party.close()
+            self._ended.set()
+
+    def status(self) -> dict[str, Any]:
+        """Describe the connections, and what answers on them."""
+        own = self._lanes[0].party
+        problems = [f"{each.purpose}: {each.problem}" for each in self._lanes if each.problem]
+        if not self.connected:
+            problems = problems or ["no connection to the coordinator"]
+        found: dict[str, Any] = {
+            "healthy": not problems,
+            "problem": "; ".join(problems),
+            "side": "party",
+            "name": own.inputs.name,
+            "connected": self.connected,
+            "matched_rows": own.endpoint.hello.rows,
+            "requests_rejected": sum(each.party.endpoint.n_rejected for each in self._lanes),
+            **describe_party(own.inputs.folder.path),
+            **describe_approvals(own.inputs.folder.path),
+            **self._identity.status(),
+        }
+        for each in self._lanes:
+            found |= each.party.status()
+        return found
+
+
+def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = False) -> None:
+    """Take part in training, and predict if the configuration says so, until a signal.
 
     Parameters
     ----------
@@ -45,22 +230,23 @@ def serve_party(config: PartyProcessConfig, show: bool = True) -> None:
         The configuration of this party.
     show : bool, default=True
         Print the log on standard error as well.
+    once : bool, default=False
+        Only train, and return when the coordinator has finished the run.
 
     Raises
     ------
     PartyError
-        If the coordinator ends this party's part before the run is finished.
+        If the coordinator does not accept this party, or with `once` ends its part before the run
+        is finished.
 
     """
-    name = peer_name(config.tls.read()[1])
-    folder, log = open_state_dir(config, name, show)
-    _run(config, open_party(PartyInputs.load(name, config, folder), log), log)
+    _serve(config, show, once=once, predicts=config.prediction is not None and not once)
 
 
 def serve_party_predictions(
     config: PartyProcessConfig, show: bool = True, again: bool = False
 ) -> None:
-    """Answer the coordinator's prediction requests until a signal stops this process.
+    """Only answer the coordinator's prediction requests, until a signal.
 
     Parameters
     ----------
@@ -72,15 +258,11 @@ def serve_party_predictions(
         Match the ids of the prediction table once more.
 
     """
-    opened = config.prediction
-    if opened is None:
+    if config.prediction is None:
         raise ConfigError(
             "prediction: expected a section [prediction] with the `table` to open for prediction"
         )
-    name = peer_name(config.tls.read()[1])
-    folder, log = open_state_dir(config, name, show)
-    inputs = PartyInputs.load(name, config, folder, opened.table)
-    _run(config, PartyPredictor(inputs, opened.limits, log, again), log)
+    _serve(config, show, trains=False, predicts=True, again=again)
 
 
 def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
@@ -94,62 +276,69 @@ def connect_party(
     endpoint: RequestEndpoint,
     log: LogFunction,
     reconnect_timeout: float,
+    identity: Identity | None = None,
 ) -> PartyClient:
     """Build the client that passes a coordinator's requests to an endpoint."""
-    tls, clocks = LoadedTls(config.tls, log), PeerClocks(log)
-    peers = PeerVerifier(config.tls.ca_certificate, config.revocation_list, log)
+    own = identity or Identity(config, log)
     return PartyClient(
         config.coordinator,
-        tls.client_credentials,
+        own.tls.client_credentials,
         lambda: endpoint.hello,
         endpoint.handle,
         lambda: endpoint.end_reason is not None,
         log,
         config.max_message_bytes,
         reconnect_timeout,
-        proof_checker(tls, config.coordinator, peers),
+        proof_checker(own.tls, config.coordinator, own.peers),
         diagnose=partial(diagnose_tls, config.coordinator, config.tls),
-        on_clock=partial(clocks.compare, ""),
-        status=lambda: {
-            **tls.status(),
-            "clock_ahead_seconds": clocks.ahead.get(""),
-            "clock_warning": clocks.warning,
-        },
+        on_clock=partial(own.clocks.compare, ""),
     )
 
 
-def _run(config: PartyProcessConfig, party: Party, log: EventLog) -> None:
-    """Reply to the coordinator's requests until it ends them, or a signal stops this process."""
-    endpoint, settings, own = party.endpoint, config.prediction, party.inputs
-    client = connect_party(config, endpoint, log, config.reconnect_timeout)
+def _serve(
+    config: PartyProcessConfig,
+    show: bool,
+    trains: bool = True,
+    predicts: bool = False,
+    again: bool = False,
+    once: bool = False,
+) -> None:
+    """Reply to the coordinator's requests until the run ends, or a signal stops this process."""
+    name, settings = peer_name(config.tls.read()[1]), config.prediction
+    folder, log = open_state_dir(config, name, show)
+    lanes, rows, identity = list[Lane](), dict[str, int](), Identity(config, log)
+    if trains:
+
+        def load() -> Party:
+            try:
+                return open_party(PartyInputs.load(name, config, folder), log)
+            except InputError as error:
+                if not once and folder.has(ALIGNMENT):
+                    Approvals(folder.path, log).ask("match", str(error))
+                raise
+
+        lanes.append(Lane(TRAINING, config, load, log, identity, once))
+        rows["rows"] = len(lanes[0].party.table.ids)
+    if predicts and settings is not None:
+        inputs = PartyInputs.load(name, config, folder, settings.table)
+        if not trains:
+            require_trained(folder)
+        predictor = PartyPredictor(inputs, settings.limits, log, again)
+        lanes.append(Lane(PREDICTION, config, lambda: predictor, log, identity, not trains))
+        rows["prediction_rows"] = len(predictor.table.ids)
+    connections = Lanes(lanes, identity)
     with ExitStack() as stack:
-        serve_status(config, lambda: _status(party, client), log, stack)
-        stack.callback(party.close)
-        stack.enter_context(stop_on_signals(on_stop=client.stop, timeout=STOP_TIMEOUT_S))
-        stack.enter_context(exchange_newest(own.folder.path, own.name, client, log))
-        if isinstance(party, PartyPredictor) and settings and settings.address is not None:
-            assisted = AssistedPredictor(party.inputs, party.handles, client.call, log)
-            start_endpoint(settings, assisted, {"party": party.inputs.name}, log, stack)
-        rows = "prediction_rows" if isinstance(party, PartyPredictor) else "rows"
-        log({"event": "started", "coordinator": config.coordinator, rows: len(party.table.ids)})
+        serve_status(config, connections.status, log, stack)
+        stack.enter_context(stop_on_signals(on_stop=connections.stop, timeout=STOP_TIMEOUT_S))
+        stack.enter_context(exchange_newest(folder.path, name, connections, log))
+        if predicts and settings is not None and settings.address is not None:
+            assisted = AssistedPredictor(inputs, predictor.handles, connections.call, log)
+            start_endpoint(settings, assisted, {"party": name}, log, stack)
+        log({"event": "started", "coordinator": config.coordinator, **rows})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        client.run()
-    log({"event": "stopped", "reason": endpoint.end_reason or "stop signal"})
-    if endpoint.end_reason not in (None, FINISHED):
-        raise PartyError(f"the coordinator ended this party's part: {endpoint.end_reason}")
-
-
-def _status(party: Party, client: PartyClient) -> dict[str, Any]:
-    return {
-        "healthy": client.connected,
-        "problem": "" if client.connected else "no connection to the coordinator",
-        "side": "party",
-        "name": party.inputs.name,
-        "connected": client.connected,
-        "matched_rows": party.endpoint.hello.rows,
-        "requests_rejected": party.endpoint.n_rejected,
-        **describe_party(party.inputs.folder.path),
-        **client.status(),
-        **party.status(),
-    }
+        connections.run()
+    end = lanes[0].end_reason
+    log({"event": "stopped", "reason": end or "stop signal"})
+    if end not in (None, FINISHED):
+        raise PartyError(f"the coordinator ended this party's part: {end}")

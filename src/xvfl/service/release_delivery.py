@@ -73,10 +73,14 @@ def use_head(config: CoordinatorConfig, number: int | None = None, anyway: bool 
     return head
 
 
-def send_release(store: ReleaseStore, party: RemoteParty, log: LogFunction) -> bool:
+def send_release(
+    store: ReleaseStore, party: RemoteParty, log: LogFunction, request_id: int = 0
+) -> bool:
     """Send a party its newest release; return whether the party has confirmed it."""
     number, message = store.records()[party.name].number, store.load(party.name)
-    request = Release(next_request_id(), message.manifest, message.tensors, message.signature)
+    request = Release(
+        request_id or next_request_id(), message.manifest, message.tensors, message.signature
+    )
     try:
         request_all([party], [request], Done)
     except (PartyError, ValueError) as error:

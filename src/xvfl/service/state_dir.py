@@ -21,9 +21,10 @@ MAX_NAMED = 5
 """Files of others that an event names."""
 KEYS = (SECRET, PRIVATE_KEY, "upload.key")
 FILES = """
-*.safetensors *.tmp alignment.json bundle completion.json encoder.json encoder_version.json
-encoders evaluation.json explanation.* heads heads.json heads.lock held_out.json log.jsonl
-manifest.json matching_sessions.jsonl missing.json missing_rates.json peers prediction receipts
+*.safetensors *.tmp alignment.json approvals.* bundle completion.json encoder.json encoders
+encoder_version.json evaluation.json explanation.* heads heads.json heads.lock held_out.json
+listener.* log.jsonl manifest.json matching_sessions.jsonl missing.json missing_rates.json peers
+prediction receipts
 records.jsonl release.json release.pub releases releases.json releases.lock requests-* run.json
 runs-* split.json trail.jsonl uploads withdrawn.*
 """
@@ -103,7 +104,7 @@ def _entries(
 
 def _secret_files(config: CoordinatorConfig | PartyProcessConfig, folder: RunDir) -> list[Path]:
     """Return the files that only this process may read."""
-    names: list[str | None] = [config.tls.private_key]
+    names = [config.tls.private_key, config.status_tokens, config.status_private_key]
     if isinstance(config, CoordinatorConfig):
         names.append(config.signing_key)
     if config.prediction is not None:

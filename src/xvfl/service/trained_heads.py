@@ -148,11 +148,15 @@ def load_trained_heads(folder: RunDir, config: CoordinatorConfig) -> TrainedHead
     return TrainedHeads(run, method, task, prior, temperatures, loss, net, names, encoders)
 
 
-def load_federated_model(config: CoordinatorConfig) -> TrainedHeads:
-    """Load the current head from the coordinator's state folder."""
+def load_federated_model(config: CoordinatorConfig, accepted: Sequence[str] = ()) -> TrainedHeads:
+    """Load the current head from the coordinator's state folder.
+
+    Its parties are those of the configuration, or some of those that a process accepts.
+    """
     head = HeadStore(RunDir(config.state_dir)).current
     heads, manifest = load_trained_heads(head, config), head.manifest()
-    if {*heads.names, *manifest.get("left_out", [])} != set(config.all_parties):
+    trained = {*heads.names, *manifest.get("left_out", [])}
+    if trained != set(config.all_parties) and not trained <= {*config.all_parties, *accepted}:
         raise RunError(
             f"{head.path}: the run was trained with the parties {list(heads.names)}, the "
             f"configuration has {list(config.all_parties)}"

@@ -144,7 +144,10 @@ def _contradicts(before: EntryId, now: EntryId) -> bool:
 class Client(Protocol):
     """A party's connection to its coordinator."""
 
-    connected: bool
+    @property
+    def connected(self) -> bool:
+        """Whether the coordinator has proved its certificate."""
+        ...
 
     def call(self, message: Message, timeout: float) -> Message:
         """Send a request and return the reply."""

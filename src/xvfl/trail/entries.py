@@ -19,6 +19,7 @@ upload_received upload_stored upload_exported upload_rejected upload_suspicious 
 upload_suspended upload_resumed withdrawal withdrawn finished head_used head_retired
 release_signed released release_revoked release_failed request_rejected assistance_refused
 prediction_opened prediction_table_changed trail_differs
+approval_requested request_approved request_declined
 """
 EVENTS = frozenset(NAMES.split())
 """Events of the log that become entries."""

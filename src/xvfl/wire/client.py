@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from xvfl.errors import PartyError, RunError, WireError, XVFLError
+from xvfl.errors import Fault, PartyError, RunError, WireError, XVFLError
 from xvfl.system.printable import one_line
 from xvfl.wire import codec
 from xvfl.wire.limited_log import LogEvent
@@ -25,6 +25,8 @@ MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 """Seconds before a reconnection: doubled each time, up to the maximum."""
 DUPLICATE_TIMEOUT_S = 30.0
 """How long to retry while the coordinator is still connected to an older process of this party."""
+REPEAT_S = 600.0
+"""Seconds until the same reason for a lost connection is logged again."""
 MAX_TLS_FAILURES = 3
 """Consecutive TLS handshakes that fail before the client gives up."""
 PERMANENT = (
@@ -36,6 +38,8 @@ PERMANENT = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 """Errors that a reconnection would not change."""
+REFUSED = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED
+"""Those among them that the operators of the two sides can change."""
 
 
 NONCE_BYTES = 32
@@ -72,20 +76,19 @@ class PartyClient:
         recheck: float = RECHECK_S,
         diagnose: Callable[[], str | None] = lambda: None,
         on_clock: Callable[[float], object] = lambda time: None,
-        status: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         """Reply with `handle` until `is_over`; raise after `reconnect_timeout` s offline.
 
         `credentials` and `check_proof` are called for a new connection, `check_proof` also every
-        `recheck` seconds after that. `diagnose` returns why TLS failed, `on_clock` receives the
-        coordinator's time, and `status` describes certificates and clocks.
+        `recheck` seconds after that. `diagnose` returns why TLS failed, and `on_clock` receives the
+        coordinator's time.
         """
         self._address, self._credentials, self._diagnose = address, credentials, diagnose
         self._hello, self._handle = hello, handle
         self._is_over, self._log_event = is_over, log_event
         self._options = [*channel_options(CHUNK_BYTES), ("grpc.enable_retries", 0)]
         self._max_bytes, self._check_proof, self._recheck = max_bytes, check_proof, recheck
-        self._give_up_s, self._on_clock, self.status = reconnect_timeout, on_clock, status
+        self._give_up_s, self._on_clock = reconnect_timeout, on_clock
         self._stopped = threading.Event()
         self._stop: Callable[[], object] = lambda: None
         self.connected = False
@@ -129,6 +132,7 @@ class PartyClient:
         self._stop = lambda: loop.call_soon_threadsafe(stop.set)
         waiting = asyncio.create_task(stop.wait())
         policy = _ReconnectPolicy(self._address, self._give_up_s)
+        told, told_at = "", 0.0
         while not self._is_over() and not self._stopped.is_set():
             session = asyncio.create_task(self._session())
             await asyncio.wait({session, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,8 +147,10 @@ class PartyClient:
             if not ended.greeted and ended.code == grpc.StatusCode.UNAVAILABLE:
                 why = await asyncio.to_thread(self._diagnose)
             wait = policy.next_wait(ended, why)
-            event = {"event": "connection_lost", "reason": why or ended.text}
-            self._log_event({**event, "retry_in_s": round(wait, 2)})
+            if (reason := why or ended.text) != told or time.monotonic() > told_at + REPEAT_S:
+                event = {"event": "connection_lost", "reason": reason}
+                self._log_event({**event, "retry_in_s": round(wait, 2)})
+                told, told_at = reason, time.monotonic()
             await asyncio.wait({waiting}, timeout=wait)
         waiting.cancel()
 
@@ -263,7 +269,9 @@ class _ReconnectPolicy:
         if code in PERMANENT or (
             self._duplicate_since and now - self._duplicate_since > DUPLICATE_TIMEOUT_S
         ):
-            raise PartyError(f"the coordinator at {self._address} rejected the connection: {text}")
+            fault: Fault = "refused" if code in REFUSED else "away"
+            text = f"the coordinator at {self._address} rejected the connection: {text}"
+            raise PartyError(text, fault=fault)
         self._n_tls_failures = self._n_tls_failures + 1 if why else 0
         if self._n_tls_failures >= MAX_TLS_FAILURES:
             raise PartyError(f"no connection to {self._address}: {why}")

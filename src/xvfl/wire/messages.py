@@ -371,6 +371,17 @@ class NewestEntries(Numbered):
 
 
 @dataclass(frozen=True)
+class AskApproval(Numbered):
+    """Ask a party's operator for another version or part of the upload; the reply is `Done`.
+
+    The party shows it to its operator, and does nothing else.
+    """
+
+    kind: Code
+    reason: Line
+
+
+@dataclass(frozen=True)
 class End(Numbered):
     """The run has ended."""
 
@@ -404,7 +415,7 @@ Common = Done | Match | Matched | Release | End | Challenge | Proof
 Prediction = OpenPrediction | PredictionOpened | EmbedRows | RowEmbeddings | Assist | Assistance
 Upload = HeldOut | AskUpload | UploadOffer | AskChunk | UploadChunk | UploadStored
 Withdrawal = Withdraw | Receipt | NewestEntries
-Message = Hello | ErrorReply | Training | Common | Prediction | Upload | Withdrawal
+Message = Hello | ErrorReply | Training | Common | Prediction | Upload | Withdrawal | AskApproval
 
 KINDS: dict[int, type[Any]] = dict(enumerate(get_args(Message), 1))
 """Type number of each message in a frame: its place in `Message`. New messages are added at the

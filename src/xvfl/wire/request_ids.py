@@ -22,6 +22,14 @@ def next_request_id() -> int:
     return next(_ids)
 
 
+def lone_request_id() -> int:
+    """Return the id of a request in an epoch of its own.
+
+    For a connection that other processes have used meanwhile.
+    """
+    return secrets.randbits(30) * EPOCH + 1
+
+
 class RequestOrder:
     """Accepts each request id once: rising ids of an epoch, and no epoch that has ended."""
 

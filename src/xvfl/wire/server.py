@@ -9,8 +9,9 @@ import tempfile
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class CoordinatorServer:
         on_recheck: Callable[[], object] = lambda: None,
         on_clock: Callable[[str, float], object] = lambda name, time: None,
         status: Status = dict,
+        lanes: Sequence[str] = (),
     ) -> None:
         """Start the server.
 
@@ -112,6 +114,8 @@ class CoordinatorServer:
             Receives the time of each party that connects.
         status
             Describes certificates and clocks.
+        lanes
+            Purposes for which a party has a connection of its own, beside that of `transports`.
         """
         self._address, self._credentials = address, credentials
         self._identify, self._check_hello, self._prove = identify, check_hello, prove
@@ -123,10 +127,12 @@ class CoordinatorServer:
         self._loop.set_exception_handler(self._handle_exception)
         self._folder = tempfile.TemporaryDirectory(prefix="xvfl-", ignore_cleanup_errors=True)
         self._front = Front(Path(self._folder.name), max_pending, self._on_drop, hello_timeout)
-        limit = limit or reply_limit(codec.MAX_FRAME_BYTES)
-        self.transports = {
-            name: GrpcTransport(name, self._loop, limit, self._front.drop) for name in names
-        }
+        self._limit = limit or reply_limit(codec.MAX_FRAME_BYTES)
+        self.transports: dict[str, GrpcTransport] = {}
+        """Connections to parties, by name, of any purpose without connections of its own."""
+        self.lanes: dict[str, dict[str, GrpcTransport]] = {purpose: {} for purpose in lanes}
+        """Connections of a purpose, by party."""
+        self.accept_parties(names)
         self._calls: Counter[str] = Counter()
         """Requests of each party that are being answered."""
         self._started: Future[int] = Future()
@@ -134,6 +140,22 @@ class CoordinatorServer:
         self._thread = threading.Thread(target=self._run, name="coordinator-server", daemon=True)
         self._thread.start()
         self.port = self._started.result(30)
+
+    def accept_parties(self, names: Iterable[str]) -> None:
+        """Accept further parties; it may be called from another thread."""
+        for lane in (*self.lanes.values(), self.transports):
+            for name in names:
+                if name not in lane:
+                    lane[name] = GrpcTransport(name, self._loop, self._limit, self._front.drop)
+
+    def reconnect(self, name: str) -> None:
+        """Close the connection to a party in `transports`; it connects again.
+
+        It may be called from another thread.
+        """
+        transport = self.transports[name]
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(transport.end, grpc.StatusCode.UNAVAILABLE, RECONNECT)
 
     def close(self) -> None:
         """Close all connections and stop the server."""
@@ -195,13 +217,13 @@ class CoordinatorServer:
                 self._limited_log({"event": "internal_error", "reason": repr(error)})
 
     async def _join(self, unused: Any, stream: Any) -> None:
-        peer, name, connection = stream.peer(), "?", None
+        peer, name, connection, transport = stream.peer(), "?", None, None
         try:
             certificate = _certificate(stream)
             name = await self._accepted_name(certificate)
-            transport = self.transports[name]
             async with asyncio.timeout(self._hello_timeout):
                 hello = await self._greet(stream, certificate, name)
+            transport = self.lanes.get(hello.purpose, self.transports)[name]
             if transport.taken_by(hello):
                 self._reject(name, DUPLICATE, peer)
                 await stream.abort(grpc.StatusCode.ALREADY_EXISTS, DUPLICATE)
@@ -209,8 +231,8 @@ class CoordinatorServer:
             connection = Connection(stream, hello, certificate)
             transport.connect(connection)
             self._front.set_pending(peer, False)
-            event = {"event": "connected", "party": name, "instance_id": hello.instance_id}
-            self._limited_log(event)
+            event = {"event": "connected", "party": name, "purpose": hello.purpose}
+            self._limited_log({**event, "instance_id": hello.instance_id})
             while (chunk := await stream.read()) is not grpc.aio.EOF:
                 transport.receive(connection, chunk)
             if not connection.assembler.complete:
@@ -218,10 +240,10 @@ class CoordinatorServer:
         except XVFLError as error:
             self._reject(name, str(error), peer)
             code, text = _status(error)
-            if connection is None:
+            if connection is None or transport is None:
                 await stream.abort(code, text)
             else:
-                await self.transports[name].abort(connection, code, text)
+                await transport.abort(connection, code, text)
         except TimeoutError:
             self._reject(name, f"no Hello within {self._hello_timeout:g} s", peer)
             await stream.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "expected Hello")
@@ -232,8 +254,9 @@ class CoordinatorServer:
             self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
             await stream.abort(grpc.StatusCode.INTERNAL, INTERNAL)
         finally:
-            if connection is not None and self.transports[name].disconnect(connection):
-                self._limited_log({"event": "disconnected", "party": name})
+            if transport is not None and connection and transport.disconnect(connection):
+                purpose = connection.hello.purpose
+                self._limited_log({"event": "disconnected", "party": name, "purpose": purpose})
             self._front.set_pending(peer, True)
 
     async def _call(self, frame: bytes, context: Any) -> bytes:
@@ -249,7 +272,7 @@ class CoordinatorServer:
             request_id = message.request_id
             if isinstance(message, Challenge):
                 return codec.encode(await self._sign(message, certificate))
-            if self.transports[name].connection is None and not isinstance(message, Withdraw):
+            if not self._is_connected(name) and not isinstance(message, Withdraw):
                 raise WireError("expected a stream with an accepted Hello first")
             reply = await self._answer_in_thread(name, message)
         except XVFLError as error:
@@ -259,6 +282,10 @@ class CoordinatorServer:
             self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
             reply = ErrorReply(request_id, "RuntimeError", INTERNAL)
         return codec.encode(reply)
+
+    def _is_connected(self, name: str) -> bool:
+        lanes = (*self.lanes.values(), self.transports)
+        return any(lane[name].connection is not None for lane in lanes)
 
     async def _answer_in_thread(self, name: str, message: Message) -> Message:
         """Answer a few requests of a party at once: the same threads check certificates."""
@@ -311,14 +338,15 @@ class CoordinatorServer:
 
     async def _check_certificates(self) -> None:
         """Disconnect parties whose certificate was revoked or has expired."""
-        for name, transport in self.transports.items():
+        lanes = (*self.lanes.values(), self.transports)
+        for transport in [each for lane in lanes for each in lane.values()]:
             connection = transport.connection
             if connection is None:
                 continue
             try:
                 await asyncio.to_thread(self._identify, connection.certificate)
             except XVFLError as error:
-                self._reject(name, str(error), connection.stream.peer())
+                self._reject(transport.name, str(error), connection.stream.peer())
                 transport.fail_open_request("was disconnected: its certificate is not accepted")
                 transport.end(*_status(error))
 
@@ -366,4 +394,5 @@ def _status(error: XVFLError) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.INTERNAL, INTERNAL
 
 
+RECONNECT = "the coordinator asks this party to connect again"
 RETRY = "the coordinator cannot check certificates at the moment; try again later"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from starlette.responses import Response
 
 from xvfl.model.run_dir import finite_json
+from xvfl_serve.http.routes import PortRoute
 
 PageSource = Literal["runs", "status"]
 """What the page reads: the runs of a folder, or `/status` of a process."""
@@ -36,15 +37,19 @@ HEADERS = {
 }
 
 
-def static_reply(path: str, source: PageSource) -> Response | None:
-    """Reply with a file of the page; None for any other path."""
-    name = "index.html" if path == "/" else path.removeprefix("/")
-    if name not in TYPES:
-        return None
-    body = _read(name)
-    if name == "index.html":
-        body = body.replace(b"SOURCE", source.encode())
-    return Response(body, 200, HEADERS, TYPES[name])
+def static_routes(source: PageSource) -> list[PortRoute]:
+    """Return the routes of the page's files."""
+
+    def reply(name: str) -> Response:
+        body = _read(name)
+        if name == "index.html":
+            body = body.replace(b"SOURCE", source.encode())
+        return Response(body, 200, HEADERS, TYPES[name])
+
+    def route(path: str, name: str) -> PortRoute:
+        return PortRoute(path, lambda request: reply(name), "look")
+
+    return [route("/", "index.html"), *(route(f"/{name}", name) for name in TYPES)]
 
 
 def json_reply(data: Mapping[str, Any], code: int = 200) -> Response:

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from xvfl.errors import InputError, RunError
-from xvfl.model.dashboard.assets import json_reply, static_reply
+from xvfl.model.dashboard.assets import json_reply, static_routes
 from xvfl.model.dashboard.run_reader import RunReader
+from xvfl.system.event_log import LogFunction
+from xvfl_serve.errors import ServeError
+from xvfl_serve.http.access import Access
+from xvfl_serve.http.callers import read_callers, watch_callers
 from xvfl_serve.http.pages import serve_pages
+from xvfl_serve.http.routes import PortRoute
+from xvfl_serve.http.server_tls import server_tls
 
 
 class DashboardServer:
@@ -23,6 +30,12 @@ class DashboardServer:
         Where to listen; port 0 is any free port.
     allowed_hosts
         Further host names that browsers may use.
+    tokens
+        File of callers; without it, everybody who reaches the port sees the runs.
+    log
+        Receives events about callers, refused requests and certificates.
+    certificate, key
+        Certificate and private key (PEM) of https; without them, plain HTTP.
     """
 
     def __init__(
@@ -31,35 +44,51 @@ class DashboardServer:
         host: str = "127.0.0.1",
         port: int = 0,
         allowed_hosts: Iterable[str] = (),
+        tokens: Path | None = None,
+        log: LogFunction = lambda event: None,
+        certificate: Path | None = None,
+        key: Path | None = None,
     ) -> None:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give a run folder, or a folder of runs")
         self._reader = RunReader(folder)
         try:
-            self._server = serve_pages("dashboard", host, port, self._respond, allowed_hosts)
+            callers = watch_callers(tokens, lambda path: read_callers(path) if path else (), log)
+            tls = server_tls(certificate, key, log=log) if certificate and key else None
+        except ServeError as error:
+            raise InputError(str(error)) from error
+        access = Access(host, callers, frozenset(allowed_hosts))
+        try:
+            self.server = serve_pages("dashboard", access, port, self.routes(), log, tls)
         except (OSError, OverflowError) as error:
             raise RunError(
                 f"{host}:{port}: cannot listen ({error}); choose another --port or --host"
             ) from error
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http{'s' if tls else ''}://{name}:{self.server.port}/"
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.close()
+        self.server.close()
 
-    def _respond(self, path: str) -> Response:
-        if (page := static_reply(path, "runs")) is not None:
-            return page
-        parts = urlsplit(path)
-        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        if parts.path == "/api/runs":
-            return json_reply(self._reader.runs())
-        if parts.path == "/api/run":
-            data = self._reader.run(query.get("name", ""))
-        elif parts.path == "/api/panel":
-            data = self._reader.panel(query.get("name", ""), query.get("panel", ""))
-        else:
-            return PlainTextResponse("expected /\n", 404)
-        if data is None:
-            return json_reply({"error": "no such run, or no such part of it"}, 404)
-        return json_reply(data)
+    def routes(self) -> list[PortRoute]:
+        """Return the routes."""
+        return [
+            *static_routes("runs"),
+            PortRoute("/api/runs", lambda request: json_reply(self._reader.runs()), "look"),
+            PortRoute("/api/run", self._run, "look"),
+            PortRoute("/api/panel", self._panel, "look"),
+        ]
+
+    def _run(self, request: Request) -> Response:
+        return _found(self._reader.run(request.query_params.get("name", "")))
+
+    def _panel(self, request: Request) -> Response:
+        query = request.query_params
+        return _found(self._reader.panel(query.get("name", ""), query.get("panel", "")))
+
+
+def _found(data: dict[str, Any] | None) -> Response:
+    if data is None:
+        return json_reply({"error": "no such run, or no such part of it"}, 404)
+    return json_reply(data)

@@ -11,7 +11,11 @@ from typing import Any
 from xvfl.model.completion_examples import COMPLETION
 from xvfl.model.dashboard.curves import curves
 from xvfl.model.dashboard.json_files import read_json, read_lines
-from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
+from xvfl.model.dashboard.state_folder import (
+    describe_approvals,
+    describe_coordinator,
+    describe_party,
+)
 from xvfl.model.missing_map import MISSING
 from xvfl.model.missing_rates import MISSING_RATES
 from xvfl.model.run_dir import EVALUATION, MANIFEST, RECORDS
@@ -121,7 +125,9 @@ def _describe_state(path: Path) -> dict[str, Any]:
     """Describe a state folder; empty for a run folder."""
     if _has_uploads(path):
         return describe_coordinator(path)
-    return describe_party(path) if (path / HELD_OUT).is_file() else {}
+    if not (path / HELD_OUT).is_file():
+        return {}
+    return {**describe_party(path), **describe_approvals(path)}
 
 
 def _find_runs(folder: Path, depth: int) -> Iterator[Path]:

@@ -6,10 +6,11 @@ also those by party, become metrics.
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from xvfl.errors import WireError
+from xvfl.errors import RunError, WireError
 from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.model.dashboard.json_files import MAX_FILE_BYTES, read_json, read_lines
 from xvfl.model.registry.head_facts import (
@@ -20,6 +21,7 @@ from xvfl.model.registry.head_facts import (
     list_heads,
 )
 from xvfl.system.event_log import LOG
+from xvfl.trail.approvals import Approvals
 from xvfl.wire import codec
 from xvfl.wire.messages import Receipt
 
@@ -61,6 +63,15 @@ def describe_coordinator(folder: Path, parties: Iterable[str] = ()) -> dict[str,
         "head_in_training_progress": training.get("progress", 0.0),
         "details": {"heads": heads},
     }
+
+
+def describe_approvals(folder: Path) -> dict[str, Any]:
+    """Describe what waits for the consent of a party's operator."""
+    try:
+        waiting = [asdict(each) for each in Approvals(folder).pending()]
+    except RunError as error:
+        return {"approvals_pending": 0, "approvals_problem": str(error)}
+    return {"approvals_pending": len(waiting), "approvals": waiting}
 
 
 def describe_party(folder: Path) -> dict[str, Any]:

@@ -80,6 +80,7 @@ PARTY = {
         "How far the coordinator's clock was ahead of this party's when it connected."
     ),
     "matched_rows": StatusMetric("Rows matched with the coordinator."),
+    "approvals_pending": StatusMetric("Requests that wait for `xvfl approve`."),
     "encoder_version": StatusMetric("Version of the encoder."),
     "encoder_progress": StatusMetric("Finished share of its training."),
     "upload_rows": StatusMetric("Rows of the upload."),

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from xvfl.service.release_store import ReleaseStore
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.event_log import LogFunction
 from xvfl.wire.messages import Assist, Assistance, Hello, Message, RowAnswer
+from xvfl.wire.request_ids import lone_request_id
 from xvfl.wire.texts import MAX_NAME
 from xvfl.wire.transport import Transport
 from xvfl_serve.errors import RequestError, UnavailableError
@@ -72,11 +74,7 @@ class CoordinatorPredictor:
     ) -> None:
         assert config.prediction is not None
         self.settings, self.config, self.model, self._log = config.prediction, config, model, log
-        if self.settings.min_parties > len(model.names):
-            raise ConfigError(
-                f"prediction.min_parties: expected 1 to {len(model.names)}, the parties of the "
-                f"run, got {self.settings.min_parties}"
-            )
+        self._check_min_parties(model)
         self._ids, self.n_ids = list(ids), len(ids)
         rule = config.matching.rule
         self._normalize = RULES[rule]
@@ -103,28 +101,28 @@ class CoordinatorPredictor:
     def connect(self, transports: Mapping[str, Transport]) -> PartyPool:
         """Open sessions with the parties behind these transports."""
         self._transports = transports
-        parties = [RemoteParty(name, transports[name]) for name in self.model.names]
-        patience = EMBED_SHARE * self.settings.deadline
+        parties, patience = self._remote(self.model), EMBED_SHARE * self.settings.deadline
         self.pool = PartyPool(parties, self.model.runs, self._prepare, self._log, patience)
         return self.pool
 
     def use_model(self, model: TrainedHeads) -> None:
-        """Predict with another head of the same parties from now on."""
-        if model.names != self.model.names:
-            raise RunError("the current head has other parties; start this process again")
-        with self._exchange:
-            self.model = model
-            self._stand_ins = find_stand_ins(self.config, model, list(self._row))
+        """Predict with another head from now on, also one of other parties."""
+        self._check_min_parties(model)
+        stand_ins = find_stand_ins(self.config, model, list(self._row))
+        with self._matching, self._exchange:
+            self.model, self._stand_ins = model, stand_ins
+            self._set_alignment(self._alignment)
             if self.pool is not None:
-                self.pool.use_runs(model.runs)
+                self.pool.use_parties(self._remote(model), model.runs)
 
-    def check_hello(self, name: str, hello: Hello) -> None:
-        """Reject a party whose prediction table was matched in another session."""
-        match = self._alignment.matches.get(name)
-        if hello.session and (match is None or hello.session != match.session.hex()):
-            raise WireError(
-                f"party {name!r}: its prediction table was matched with another list of ids; "
-                "start it with `xvfl party CONFIG --serve --again` to match again"
+    def _remote(self, model: TrainedHeads) -> list[RemoteParty]:
+        return [RemoteParty(name, self._transports[name]) for name in model.names]
+
+    def _check_min_parties(self, model: TrainedHeads) -> None:
+        if self.settings.min_parties > len(model.names):
+            raise ConfigError(
+                f"prediction.min_parties: expected 1 to {len(model.names)}, the parties of the "
+                f"run, got {self.settings.min_parties}"
             )
 
     def _prepare(self, name: str, hello: Hello) -> None:
@@ -150,18 +148,26 @@ class CoordinatorPredictor:
             self._matched_now[name] = hello.instance_id
             self._set_alignment(alignment)
 
-    def offer_releases(self) -> None:
-        """Deliver releases that were signed meanwhile to connected parties; log what fails."""
+    def offer_releases(self, training: Mapping[str, Transport] = MappingProxyType({})) -> None:
+        """Deliver releases that were signed meanwhile to connected parties; log what fails.
+
+        They go over the connection for training, if the party has one, so that predictions go on.
+        """
         try:
             for name in self._releases.pending(self.model.names):
-                hello = self._transports[name].hello()
+                idle = training[name].hello() if name in training else None
+                hello = idle or self._transports[name].hello()
                 if self.pool is None or hello is None:
                     continue
                 # A party that rejects it gets it again when a session is opened with it.
                 release = name, self._releases.records()[name].number, hello.instance_id
                 if release not in self._offered:
                     self._offered.add(release)
-                    self.pool.reopen(name, "it receives a release")
+                    if idle is None:
+                        self.pool.reopen(name, "it receives a release")
+                    else:
+                        party = RemoteParty(name, training[name])
+                        send_release(self._releases, party, self._log, lone_request_id())
             self._release_error = ""
         except Exception as error:
             # Predictions go on; an error that stays is logged once.
@@ -203,8 +209,7 @@ class CoordinatorPredictor:
 
     def answer(self, rows: list[int], caller: str, deadline: float) -> Answers:
         """Predict rows in mode collaborative with the parties that answer in time."""
-        model = self.model
-        values, answers, unreachable = self._predict(model, torch.tensor(rows), caller, deadline)
+        model, values, answers, unreachable = self._predict(torch.tensor(rows), caller, deadline)
         self._check_parties(len(model.names) - len(unreachable), "answered")
         return [
             {**to_json(model.task, *each, unreachable), "model": model.named}
@@ -213,22 +218,19 @@ class CoordinatorPredictor:
 
     @torch.no_grad()
     def _predict(
-        self,
-        model: TrainedHeads,
-        rows: Tensor,
-        caller: str,
-        deadline: float,
-        assisted: int | None = None,
-    ) -> tuple[NDArray[np.float64], list[RowAnswer], dict[str, str]]:
+        self, rows: Tensor, caller: str, deadline: float, party: str = ""
+    ) -> tuple[TrainedHeads, NDArray[np.float64], list[RowAnswer], dict[str, str]]:
         """Predict rows with the parties that answer in time, or assist a party.
 
-        Stored uploads stand in for parties in mode collaborative only. Returns values (N, C),
-        answers (N,), and the parties that did not take part, with the reason.
+        Stored uploads stand in for parties in mode collaborative only. Returns the model, values
+        (N, C), answers (N,), and the parties that did not take part, with the reason.
         """
         assert self.pool is not None
-        pool, handles = self.pool, self._handles[rows]
-        views, stood_in = prediction_views(model.method), dict[str, Tensor]()
+        pool, stood_in = self.pool, dict[str, Tensor]()
         with self._exchange:
+            model, handles, parties = self.model, self._handles[rows], pool.parties
+            views = prediction_views(model.method)
+            assisted = model.names.index(party) if party else None
             batch = embed_in_time(pool, handles, caller, views, model.widths, deadline)
             if assisted is None:
                 batch, stood_in = add_stand_ins(batch, rows, self._stand_ins)
@@ -237,8 +239,8 @@ class CoordinatorPredictor:
             )
         if assisted is not None and assisted not in batch.places:
             raise WireError("Assist: this party did not embed its rows in time")
-        n_features = [pool.parties[i].n_features for i in batch.places]
-        away = {i: (p.name, p.absence) for i, p in enumerate(pool.parties) if i not in batch.places}
+        n_features = [parties[i].n_features for i in batch.places]
+        away = {i: (p.name, p.absence) for i, p in enumerate(parties) if i not in batch.places}
         unreachable = dict(away.values())
         # A party that has not matched its ids yet may hold any row.
         unmatched = set(model.names) - set(self._alignment.matches)
@@ -246,12 +248,11 @@ class CoordinatorPredictor:
             dict(each for i, each in away.items() if row[i] >= 0 or each[0] in unmatched)
             for row in handles.tolist()
         ]
-        party = "" if assisted is None else model.names[assisted]
         values, answers = answer_rows(model, out, batch, n_features, in_time, absent, party)
         for note, held in stood_in.items():
             for i in held.nonzero().flatten().tolist():
                 answers[i] = replace(answers[i], notes=(*answers[i].notes, note))
-        return values, answers, unreachable
+        return model, values, answers, unreachable
 
     def assist(self, name: str, message: Message) -> Message:
         """Answer a party that asks for the help of its peers with its own rows."""
@@ -261,8 +262,8 @@ class CoordinatorPredictor:
         if "assisted" not in model.method.modes:
             raise WireError("Assist: the method of this run does not predict in mode assisted")
         self._check_release(name)
-        own, handles = model.names.index(name), message.handles
-        check_handles(handles, int((self._handles[:, own] >= 0).sum()))
+        own, handles = self._handles[:, model.names.index(name)], message.handles
+        check_handles(handles, int((own >= 0).sum()))
         distinct = len(handles) == len(set(handles.tolist())) and bool((handles >= 0).all())
         if not distinct or len(handles) > MAX_ASSISTED_ROWS:
             raise WireError(
@@ -270,10 +271,11 @@ class CoordinatorPredictor:
                 f"got {len(handles)}"
             )
         deadline = time.monotonic() + min(message.seconds, self.settings.deadline)
-        rows = self._rows_of_handles(own)[handles.long()]
+        held = (own >= 0).nonzero().flatten()
+        rows = held[own[held].argsort()][handles.long()]
         # The name of the certificate: a party could invent callers, each with a budget.
         caller = f"party:{name}"[:MAX_NAME]
-        values, answers, unreachable = self._predict(model, rows, caller, deadline, own)
+        _, values, answers, unreachable = self._predict(rows, caller, deadline, name)
         texts = tuple(text for pair in unreachable.items() for text in pair)
         return Assistance(message.request_id, torch.from_numpy(values), tuple(answers), texts)
 
@@ -289,12 +291,6 @@ class CoordinatorPredictor:
                 "Assist: no head of this run is released to this party, or it was revoked; ask the "
                 "coordinator for a release"
             )
-
-    def _rows_of_handles(self, party: int) -> Tensor:
-        """Return the row of each handle of a party."""
-        handles = self._handles[:, party]
-        rows = (handles >= 0).nonzero().flatten()
-        return rows[handles[rows].argsort()]
 
     def status(self) -> dict[str, Any]:
         """Return the status; numbers become metrics."""

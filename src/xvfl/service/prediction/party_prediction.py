@@ -33,10 +33,19 @@ from xvfl.service.uploads.party_encoder import HELD_OUT, PartyParts
 from xvfl.service.uploads.party_withdrawal import IDS, find_withdrawn
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.system.event_log import LogFunction
+from xvfl.trail.approvals import Approvals
 from xvfl.wire.messages import Match, Release
 
 PREDICTION = "prediction"
 """Subfolder of the state folder: alignment and counts of the prediction table."""
+
+
+def require_trained(folder: RunDir) -> None:
+    """Raise `RunError` if a party has no encoder that could predict."""
+    if not folder.has(HELD_OUT) and not (folder.has(RUN) and folder.has(ENCODER)):
+        raise RunError(
+            f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
+        )
 
 
 class PartyPredictor:
@@ -62,17 +71,19 @@ class PartyPredictor:
         again: bool = False,
     ) -> None:
         folder = inputs.folder
-        if not folder.has(HELD_OUT) and not (folder.has(RUN) and folder.has(ENCODER)):
-            raise RunError(
-                f"{folder.path}: no finished run to predict with; train first with `xvfl party`"
-            )
         self.inputs, self._limits, self._log = inputs, limits, log
         self._state = PartyFolder(inputs.name, inputs.config, folder, log)
         self._withdrawn: tuple[int, NDArray[np.bool_]] | None = None
         self.state = RunDir(folder / PREDICTION).create()
         path = self.state / ALIGNMENT
         self.table = MatchedTable(
-            inputs.source, path, inputs.config.matching, log, self._use_match, "prediction"
+            inputs.source,
+            path,
+            inputs.config.matching,
+            log,
+            self._use_match,
+            "prediction",
+            approvals=Approvals(folder.path, log),
         )
         self._forget_other_table()
         if again:
@@ -88,7 +99,8 @@ class PartyPredictor:
 
     def status(self) -> dict[str, Any]:
         """Describe the use of the budgets for the status server; numbers become metrics."""
-        return {"state": "predicting", "predicting": True, **self.endpoint.usage}
+        used = self.endpoint.usage
+        return {"state": "predicting", "predicting": True, **used} if used else {}
 
     def close(self) -> None:
         """Do nothing: requests are counted when they are answered."""

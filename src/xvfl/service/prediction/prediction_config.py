@@ -23,8 +23,8 @@ class CoordinatorPrediction:
     address: str = "127.0.0.1:7490"
     """HOST:PORT of the HTTP endpoint."""
     tokens: str | None = None
-    """File of accepted callers, a name and a bearer token in each line; needed if other machines
-    can reach `address`."""
+    """File of callers and their rights, a name, a token and rights in each line; needed if other
+    machines can reach `address`."""
     certificate: str | None = None
     """Certificate of the HTTP endpoint (PEM), which then serves https, for the host of `address`;
     that of `[tls]` may be used."""
@@ -61,7 +61,7 @@ class PartyPrediction:
     """HOST:PORT of an HTTP endpoint for the party's own rows, in mode assisted; off by default. It
     needs a released head."""
     tokens: str | None = None
-    """File of accepted callers, as for the coordinator."""
+    """File of callers and their rights, as for the coordinator."""
     certificate: str | None = None
     """Certificate of the HTTP endpoint (PEM), which then serves https, issued for the host of
     `address` (`xvfl certs issue --host`); that of `[tls]` has no host."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xvfl.config import UploadTerms
-from xvfl.errors import RunError, WireError, XVFLError
+from xvfl.errors import WireError, XVFLError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.request_endpoint import Replies, RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
@@ -39,7 +39,9 @@ from xvfl.service.uploads.party_encoder import (
 from xvfl.service.uploads.party_withdrawal import record_withdrawn_rows
 from xvfl.service.uploads.withdrawn import Withdrawn
 from xvfl.system.event_log import LogFunction, ProgressLog
+from xvfl.trail.approvals import Approvals, Kind, NeedsApproval
 from xvfl.wire.messages import (
+    AskApproval,
     AskChunk,
     AskUpload,
     Done,
@@ -130,6 +132,7 @@ class UploadPartyService:
         """Load the state folder; reject a table that has changed since its ids were matched."""
         config, folder = inputs.config, inputs.folder
         self.inputs, self._folder, self._log = inputs, folder, log
+        self._approvals = Approvals(folder.path, log)
         self.table = load_matched_table(inputs, log, self._use_match)
         version = current_version(folder)
         check_epsilon(folder, config.encoder, version, config.limits)
@@ -142,6 +145,7 @@ class UploadPartyService:
             AskUpload: self._offer,
             AskChunk: self.chunk,
             UploadStored: self._set_stored,
+            AskApproval: self._ask,
         }
         self.endpoint = RequestEndpoint(self.table.hello(), log, replies, ONLY_UPLOADS)
         self._upload: Upload | None = None
@@ -176,6 +180,11 @@ class UploadPartyService:
     def _use_match(self) -> None:
         """Use the matched rows of the table; train if the held-out rows are known."""
         record_withdrawn_rows(self.inputs, self.table)
+        if self.endpoint.hello.session not in ("", self.table.hello().session):
+            # Ids were matched again: nothing that was made before is offered.
+            self.close()
+            self._stop, self._thread = threading.Event(), None
+            self.manifest, self.problem = None, ""
         self.endpoint.hello = self.table.hello()
         if load_held_out(self._folder, self.endpoint.hello.session) is not None:
             self._start_training()
@@ -205,6 +214,15 @@ class UploadPartyService:
             self._log({**event, "digest": message.digest, **self.status()})
         return Done(message.request_id, 0)
 
+    def _ask(self, message: AskApproval) -> Done:
+        """Show the operator what the coordinator would like; nothing else happens."""
+        kinds: tuple[Kind, ...] = ("new-version", "new-upload", "new-rows")
+        for kind in kinds:
+            if message.kind == kind:
+                self._approvals.ask(kind, f"the coordinator asks for it: {message.reason}")
+                return Done(message.request_id, 0)
+        raise WireError(f"AskApproval: expected one of {', '.join(kinds)}")
+
     def _rows(self, what: str) -> NDArray[np.int64]:
         if self.table.match is None:
             raise WireError(f"{what}: ids are not matched yet; run `xvfl align` first")
@@ -222,9 +240,10 @@ class UploadPartyService:
             held_out = load_held_out(self._folder, session) or []
             version, withdrawn = self._encoder.version, Withdrawn(self._folder)
             if withdrawn.covers(version):
-                raise RunError(
+                raise NeedsApproval(
+                    "new-version",
                     f"version {version} was withdrawn; allow the next version with `xvfl upload "
-                    "new-version`"
+                    "new-version`",
                 )
             gone = withdrawn.rows(session)
             learned = np.setdiff1d(np.arange(len(self.table.ids)), matched[[*held_out, *gone]])
@@ -247,6 +266,9 @@ class UploadPartyService:
                 self._log({"event": "encoder_trained", "version": version})
             manifest = self._make(worker, ids[matched], gone)
             self.uploaded, self.progress, self.manifest = self.record.stored, 1.0, manifest
+        except NeedsApproval as error:
+            # The coordinator waits, as for a training.
+            self._approvals.ask(error.kind, error.reason)
         except Exception as error:
             # The endpoint goes on. The message may contain the party's data: it is not sent.
             reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
@@ -266,9 +288,10 @@ class UploadPartyService:
             check_epsilon(inputs.folder, inputs.config.encoder, version, inputs.config.limits, most)
             record.save_rows(part, rows)
         elif made.session != self.endpoint.hello.session:
-            raise RunError(
+            raise NeedsApproval(
+                "new-rows" if record.stored else "new-upload",
                 f"the upload of version {made.name} was made for another alignment; run `xvfl "
-                "upload new-rows`, or `xvfl upload new-version` for another encoder"
+                "upload new-rows`, or `xvfl upload new-version` for another encoder",
             )
         origin = torch.from_numpy(record.rows(part)["origin"])
         self._upload = Upload(self._encoder, worker, torch.from_numpy(matched), origin)
@@ -294,6 +317,7 @@ class UploadPartyService:
         chunk = self._upload.chunk(number, withdrawn)
         if chunk_digest(chunk) != digests[number]:
             # Two uploads of one version could be compared, and would not be accounted for.
+            self._approvals.ask("new-upload", "rows have changed, or were withdrawn, meanwhile")
             raise WireError(
                 f"AskChunk: rows of this party have changed, or were withdrawn, since version "
                 f"{version} was made; its operator can allow another one with `xvfl upload "

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from xvfl.errors import RunError
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.upload.manifest import UploadManifest, parse_manifest
 from xvfl.federation.upload.private_worker import ROWS_AT_ONCE, row_bytes
 from xvfl.model.run_dir import RunDir
 from xvfl.service.uploads.changed_rows import NO_ROWS, Digests, RowRecord, compare_rows, digest_rows
+from xvfl.trail.approvals import NeedsApproval
 
 UPLOAD, STORED, LEARNED = "upload.json", "stored.json", "learned.safetensors"
 
@@ -67,9 +67,10 @@ class UploadRecord:
             self._folder.save_tensors(LEARNED, {"ids": torch.from_numpy(learned)}, {})
         known = self._folder.load_tensors(LEARNED)[0]["ids"].numpy()
         if count := int(np.isin(held_out, known).sum()):
-            raise RunError(
+            raise NeedsApproval(
+                "new-version",
                 f"the encoder has learned from {count} rows that are held out since ids were "
-                "matched again; train another one with `xvfl upload new-version`"
+                "matched again; train another one with `xvfl upload new-version`",
             )
 
     def rows(self, part: int) -> RowRecord:

@@ -26,6 +26,7 @@ from xvfl.model.run_dir import CHECKPOINT, EVALUATION, MANIFEST, MODEL, RunDir
 from xvfl.model.run_recorder import RunRecorder
 from xvfl.model.run_summary import SUMMARY, record_run
 from xvfl.options import Options, resolve_options
+from xvfl.relay import LentTransport
 from xvfl.service.config import CoordinatorConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import LabeledRows, MatchedLabels
@@ -283,9 +284,11 @@ class UploadRun:
     def _deliver(self, outcome: RunOutcome, stop: Event) -> RunOutcome:
         """Send releases and the end of the run; wait for parties that expect a release."""
         waiting = {name: self._parties[name] for name in self._pending()}
-        if any(isinstance(each.transport, OfflineTransport) for each in waiting.values()):
-            # The process that listens delivers them.
-            return replace(outcome, uninformed=tuple(waiting))
+        elsewhere = (OfflineTransport, LentTransport)
+        for name, party in list(waiting.items()):
+            if isinstance(party.transport, elsewhere) and party.transport.hello() is None:
+                # The process that listens delivers it when the party is back.
+                del waiting[name]
         if any(party.transport.hello() is None for party in waiting.values()):
             seconds = self._config.timeouts.outcome
             event = {"event": "waiting_for_absent", "parties": list(waiting), "seconds": seconds}
@@ -295,7 +298,7 @@ class UploadRun:
         for name, party in self._parties.items():
             if name not in self._config.release_to and party.transport.hello() is not None:
                 end_party(party)
-        self._outcome = replace(outcome, uninformed=tuple(waiting))
+        self._outcome = replace(outcome, uninformed=tuple(self._pending()))
         return self._outcome
 
     def status(self) -> dict[str, Any]:

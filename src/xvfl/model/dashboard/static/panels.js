@@ -219,11 +219,17 @@ function headRemarks(head) {
 
 /** What left a party, its withdrawals, and the use of its prediction budgets. */
 export function partyPanels() {
-  const left = html("div", { class: "scroll" }), withdrawn = html("div", { class: "scroll" }), budget = html("div", { class: "scroll" });
+  const left = html("div", { class: "scroll" }), withdrawn = html("div", { class: "scroll" }), budget = html("div", { class: "scroll" }), waiting = html("div", { class: "scroll" });
+  const waitingPanel = panel("Waiting for your approval", waiting, true);
   const leftPanel = panel("What left this party", left, true);
   const withdrawnPanel = panel("Withdrawals", withdrawn), budgetPanel = panel("Predictions today", budget);
   function update(status) {
     const { uploads = [], receipts = [] } = status.details ?? {};
+    const { approvals = [] } = status;
+    waitingPanel.hidden = !approvals.length;
+    waiting.replaceChildren(table(["#number", "request", "reason", "asked"], approvals.map((each) => [
+      number(each.number), each.kind, each.reason, timeAgo(each.asked),
+    ]), "Decide with xvfl approve CONFIG NUMBER, or NUMBER --reject.", "cards"));
     leftPanel.hidden = withdrawnPanel.hidden = status.withdrawn_rows === undefined;
     left.replaceChildren(uploads.length ? table(["version", "state", "#rows", "#size", "made", "sent", "usable until", "stand-in"], uploads.map((each) => [
       html("span", {}, `version ${each.version}`, part(each.part)), each.withdrawn ? tag("withdrawn", "warn") : Object.keys(each.left).length ? tag("uploaded", "finished") : tag("not uploaded", "waiting"),
@@ -245,7 +251,7 @@ export function partyPanels() {
       ...Object.entries(status.prediction_requests_by_caller).map(([caller, rows]) => [`caller ${caller}`, `${number(rows)} rows`]),
     ], `${status.prediction_day}, UTC`));
   }
-  return { elements: [leftPanel, withdrawnPanel, budgetPanel], update };
+  return { elements: [waitingPanel, leftPanel, withdrawnPanel, budgetPanel], update };
 }
 
 /** Warnings of the data and of the log. */
