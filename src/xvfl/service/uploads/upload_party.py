@@ -133,7 +133,7 @@ class UploadPartyService:
         config, folder = inputs.config, inputs.folder
         self.inputs, self._folder, self._log = inputs, folder, log
         self._approvals = Approvals(folder.path, log)
-        self.table = load_matched_table(inputs, log, self._use_match)
+        self.table = load_matched_table(inputs, log, self._use_match, ask=True)
         version = current_version(folder)
         check_epsilon(folder, config.encoder, version, config.limits)
         self._encoder = PartyEncoder(inputs, version, current_part(folder))
