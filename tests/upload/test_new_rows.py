@@ -219,8 +219,8 @@ def test_a_part_needs_a_stored_upload_and_a_known_alignment(
         allow_new_rows(folder)
     federation.run()
     federation.grow()
-    with pytest.raises(RunError, match="did not upload within"):
-        federation.run(retrain=True, timeouts=TimeoutConfig(join=5.0))
+    with pytest.raises(RunError, match="made no progress for 5 s"):
+        federation.run(retrain=True, timeouts=TimeoutConfig(upload=5.0))
     assert federation.events("approval_requested")[-1]["kind"] == "new-rows"
     allow_new_rows(folder)
     with pytest.raises(RunError, match="not stored yet"):
@@ -248,8 +248,8 @@ def test_a_held_out_row_that_was_learned_from_needs_another_encoder(
     federation.restart()
     allow_new_rows(RunDir(federation.folder / "bank"))
     federation.restart("bank")
-    with pytest.raises(RunError, match="did not upload within"):
-        federation.run(retrain=True, timeouts=TimeoutConfig(join=5.0))
+    with pytest.raises(RunError, match="made no progress for 5 s"):
+        federation.run(retrain=True, timeouts=TimeoutConfig(upload=5.0))
     assert "has learned from" in federation.events("approval_requested")[-1]["reason"]
 
 
