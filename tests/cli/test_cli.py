@@ -58,8 +58,10 @@ HELP = {
     ),
     "check": (["CONFIG"], "xvfl check bank.toml"),
     "coordinator": (["CONFIG", "--quiet", "--retrain"], "xvfl coordinator coordinator.toml"),
-    "party": (["CONFIG", "--quiet"], "xvfl party bank.toml"),
+    "party": (["CONFIG", "--quiet", "--serve", "--once"], "xvfl party bank.toml"),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
+    "approve": (["CONFIG", "NUMBER", "--reject"], "xvfl approve bank.toml 3 --reject"),
+    "ask": (["CONFIG", "KIND", "--party", "--reason"], "xvfl ask coordinator.toml new-rows"),
     "rollback": (["CONFIG"], "xvfl rollback coordinator.toml"),
     "align": (["CONFIG", "--party", "--wait"], "xvfl align bank.toml"),
     "release": (

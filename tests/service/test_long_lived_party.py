@@ -177,6 +177,13 @@ def test_what_needs_consent_waits_for_it(
         wait_for_heads(tmp_path, 2)
         versions = {"bank": "2", "shop": "1.1", "clinic": "1"}
         assert federation.model(asked)["encoders"] == versions
+        # The clinic's table changes: after the next run its operator has to say so.
+        table = pd.read_csv(tmp_path / "clinic.csv")
+        table.iloc[:-1].to_csv(tmp_path / "clinic.csv", index=False)
+        federation.retrain()
+        federation.approve("clinic", "match")
+        run_process(tmp_path, "align", "coordinator.toml", "--party", "clinic")
+        assert federation.predict(asked).status == 200
         # Another list of ids may be predicted.
         federation.signal("coordinator", signal.SIGTERM)
         assert federation.running["coordinator"].wait() == 0

@@ -435,8 +435,9 @@ def test_replies_in_prediction_have_the_width_of_any_encoder(stored: StoredFeder
     asked = EmbedRows(1, "caller", ("plain",), torch.zeros(n_rows, dtype=torch.int32))
     hello = Hello(0, "", False, 0, "", "")
     needed = n_rows * width * 4
-    assert _reply_limit(stored.config, "prediction")(asked, hello) > needed
-    assert _reply_limit(stored.config, "training")(asked, hello) < needed
+    predicting = Hello(0, "", False, 0, "", "", "prediction")
+    assert _reply_limit(stored.config)(asked, predicting) > needed
+    assert _reply_limit(stored.config)(asked, hello) < needed
 
 
 # Terms, withdrawals and heads.

@@ -20,6 +20,7 @@ from xvfl.federation.upload.manifest import Chunk, UploadManifest, chunk_digest
 from xvfl.matching import load_party_alignment
 from xvfl.model.dashboard.state_folder import describe_coordinator, describe_party
 from xvfl.model.run_dir import RunDir
+from xvfl.service.config import TimeoutConfig
 from xvfl.service.head_store import HeadStore
 from xvfl.service.uploads.changed_rows import NEW, NO_ROWS, REPLACED, WITHDRAWN, compare_rows
 from xvfl.service.uploads.file_exchange import export_held_out, export_upload, import_upload
@@ -218,9 +219,9 @@ def test_a_part_needs_a_stored_upload_and_a_known_alignment(
         allow_new_rows(folder)
     federation.run()
     federation.grow()
-    with pytest.raises(RunError, match="its encoder is not trained"):
-        federation.run(retrain=True)
-    assert "new-rows" in federation.events("encoder_failed")[-1]["reason"]
+    with pytest.raises(RunError, match="made no progress for 5 s"):
+        federation.run(retrain=True, timeouts=TimeoutConfig(upload=5.0))
+    assert federation.events("approval_requested")[-1]["kind"] == "new-rows"
     allow_new_rows(folder)
     with pytest.raises(RunError, match="not stored yet"):
         upload_record(folder, 1).set_stored("0" * 32)
@@ -247,9 +248,9 @@ def test_a_held_out_row_that_was_learned_from_needs_another_encoder(
     federation.restart()
     allow_new_rows(RunDir(federation.folder / "bank"))
     federation.restart("bank")
-    with pytest.raises(RunError, match="its encoder is not trained"):
-        federation.run(retrain=True)
-    assert "has learned from" in federation.events("encoder_failed")[-1]["reason"]
+    with pytest.raises(RunError, match="made no progress for 5 s"):
+        federation.run(retrain=True, timeouts=TimeoutConfig(upload=5.0))
+    assert "has learned from" in federation.events("approval_requested")[-1]["reason"]
 
 
 def test_every_release_of_a_row_counts_towards_epsilon(tmp_path: Path) -> None:

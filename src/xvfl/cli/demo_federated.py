@@ -244,10 +244,10 @@ class Processes:
 
     def launch(self, name: str) -> None:
         """Start the process of the coordinator or of a party."""
-        command = ["party", "--once"] if name in PARTIES else ["coordinator"]
+        command, more = ("party", ["--once"]) if name in PARTIES else ("coordinator", [])
         with (self.out / f"{name}.err").open("ab") as errors:
             self.running[name] = subprocess.Popen(
-                [sys.executable, *self.program, *command, f"{name}.toml", "--quiet"],
+                [sys.executable, *self.program, command, f"{name}.toml", "--quiet", *more],
                 cwd=self.out,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

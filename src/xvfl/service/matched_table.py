@@ -12,7 +12,7 @@ from typing import Literal
 
 from xvfl.data.images import Images
 from xvfl.data.sources import Source, source_columns, source_ids
-from xvfl.errors import MatchingError, RunError
+from xvfl.errors import InputError, MatchingError, RunError
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.matching import (
     PartyAlignment,
@@ -174,15 +174,29 @@ def load_matched_table(
     inputs: PartyInputs,
     log: LogFunction = lambda event: None,
     on_match: Callable[[], None] = lambda: None,
+    ask: bool = False,
 ) -> MatchedTable:
-    """Load a party's alignment; reject a table that has changed since its ids were matched."""
-    path = inputs.folder / ALIGNMENT
-    approvals = Approvals(inputs.folder.path, log)
-    matching, again = inputs.config.matching, approvals.granted("match")
-    table = MatchedTable(
-        inputs.source, path, matching, log, on_match, again=again, approvals=approvals
-    )
-    table.check(f"party {inputs.name!r}")
+    """Load a party's alignment; reject a table that has changed since its ids were matched.
+
+    With `ask`, the operator may approve that a changed table is matched again.
+    """
+    approvals, matching = Approvals(inputs.folder.path, log), inputs.config.matching
+
+    def load(again: bool) -> MatchedTable:
+        path = inputs.folder / ALIGNMENT
+        return MatchedTable(
+            inputs.source, path, matching, log, on_match, again=again, approvals=approvals
+        )
+
+    table = load(again=False)
+    try:
+        table.check(f"party {inputs.name!r}")
+    except InputError as error:
+        if not (ask and approvals.granted("match")):
+            if ask:
+                approvals.ask("match", str(error))
+            raise
+        return load(again=True)
     return table
 
 

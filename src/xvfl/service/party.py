@@ -18,11 +18,11 @@ from xvfl.certs.clocks import PeerClocks
 from xvfl.certs.loaded_tls import LoadedTls
 from xvfl.certs.proof import proof_checker
 from xvfl.certs.tls_diagnosis import diagnose_tls
-from xvfl.errors import ConfigError, InputError, PartyError, XVFLError
+from xvfl.errors import ConfigError, PartyError, XVFLError
 from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.model.dashboard.state_folder import describe_approvals, describe_party
 from xvfl.model.fitting import choose_device
-from xvfl.service.config import ALIGNMENT, PartyProcessConfig
+from xvfl.service.config import PartyProcessConfig
 from xvfl.service.listener import PREDICTION, TRAINING
 from xvfl.service.party_inputs import PartyInputs
 from xvfl.service.party_service import PartyService
@@ -36,7 +36,6 @@ from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
 from xvfl.trail.acknowledgements import exchange_newest
-from xvfl.trail.approvals import Approvals
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
 from xvfl.wire.messages import Message
@@ -310,12 +309,7 @@ def _serve(
     if trains:
 
         def load() -> Party:
-            try:
-                return open_party(PartyInputs.load(name, config, folder), log)
-            except InputError as error:
-                if not once and folder.has(ALIGNMENT):
-                    Approvals(folder.path, log).ask("match", str(error))
-                raise
+            return open_party(PartyInputs.load(name, config, folder), log)
 
         lanes.append(Lane(TRAINING, config, load, log, identity, once))
         rows["rows"] = len(lanes[0].party.table.ids)

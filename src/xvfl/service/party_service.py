@@ -39,7 +39,7 @@ class PartyService:
         """Load the state folder; reject a table that has changed since its ids were matched."""
         self.inputs, self._log = inputs, log
         self._cells: Thread | None = None
-        self.table = load_matched_table(inputs, log, self._use_match)
+        self.table = load_matched_table(inputs, log, self._use_match, ask=True)
         self._folder = PartyFolder(inputs.name, inputs.config, inputs.folder, log)
         self.endpoint = Endpoint(
             self.table.hello(),

@@ -60,6 +60,7 @@ MAX_CHUNK_ROWS = 4096
 COUNTED = ("part", "rows", "appended", "replaced")
 BLOCK_ROWS = 256
 """Rows that are embedded at once: the last bits of an embedding depend on this number."""
+WAITS = "it waits for its operator's approval (`xvfl approve`)"
 ONLY_UPLOADS = (
     "this party uploads its embeddings once and takes no part in interactive training; its "
     "configuration would have to name it"
@@ -133,7 +134,7 @@ class UploadPartyService:
         config, folder = inputs.config, inputs.folder
         self.inputs, self._folder, self._log = inputs, folder, log
         self._approvals = Approvals(folder.path, log)
-        self.table = load_matched_table(inputs, log, self._use_match)
+        self.table = load_matched_table(inputs, log, self._use_match, ask=True)
         version = current_version(folder)
         check_epsilon(folder, config.encoder, version, config.limits)
         self._encoder = PartyEncoder(inputs, version, current_part(folder))
@@ -267,8 +268,8 @@ class UploadPartyService:
             manifest = self._make(worker, ids[matched], gone)
             self.uploaded, self.progress, self.manifest = self.record.stored, 1.0, manifest
         except NeedsApproval as error:
-            # The coordinator waits, as for a training.
             self._approvals.ask(error.kind, error.reason)
+            self.problem = f"{WAITS}: {error.kind}"
         except Exception as error:
             # The endpoint goes on. The message may contain the party's data: it is not sent.
             reason = str(error) if isinstance(error, XVFLError) else traceback.format_exc()
@@ -303,7 +304,9 @@ class UploadPartyService:
     def _offer(self, message: AskUpload) -> UploadOffer:
         manifest = self.manifest
         if manifest is None:
-            return UploadOffer(message.request_id, 0, self.progress, "", self.problem)
+            # While its operator decides, the coordinator waits, as for a training.
+            problem = "" if self.problem.startswith(WAITS) else self.problem
+            return UploadOffer(message.request_id, 0, self.progress, "", problem)
         return UploadOffer(message.request_id, manifest.version, 1.0, manifest.to_json(), "")
 
     def chunk(self, message: AskChunk) -> UploadChunk:
