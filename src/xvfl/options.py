@@ -37,7 +37,7 @@ class SeveralMembers:
 
 
 FEW_ROWS = SeveralMembers(4, 12, 720, 4e-3, 25)
-MANY_ROWS = SeveralMembers(2, 6, 700, 5e-3, 12)
+MANY_ROWS = SeveralMembers(2, 6, 500, 5e-3, 12)
 """With more than `MOST_ROWS` training rows: fewer members and steps cost little there."""
 MOST_ROWS = 20_000
 DEFAULT_HEADS = 4

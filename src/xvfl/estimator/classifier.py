@@ -114,7 +114,7 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
     epochs : int, default=0
         Maximum number of passes over the labeled training rows. 0 means, with several members that
         receive gradients, 12 to 60, for at least 720 steps, or with more than 20,000 training
-        rows 6 to 60, for at least 700; else 60.
+        rows 6 to 60, for at least 500; else 60.
     batch_size : int, default=0
         Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
         with unlabeled images; with several members and automatic epochs between 128 and 2048, for
