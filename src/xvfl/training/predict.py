@@ -18,6 +18,8 @@ from xvfl.primitives.task import CLASSIFICATION, Task
 from xvfl.training.protocols import ReachableFederation
 
 BATCH = 2048
+BLOCK = 16 * BATCH
+"""Rows whose full rows are predicted apart: enough that the batches of the others are not small."""
 MAX_ROWS = 10_000
 """Validation rows whose losses decide: the best epoch, the weights of decisions, temperatures."""
 SCORED: tuple[Mode, ...] = ("local", "collaborative")
@@ -47,7 +49,7 @@ def logits(
     if plain is None or not len(rows):
         return _in_batches(predict, method, federation, rows, mode, party, device)
     full, parts = rows.full.all(1) if mode == "collaborative" else rows.full[:, party], []
-    for index in torch.split(torch.arange(len(rows), device=rows.device), BATCH):
+    for index in torch.split(torch.arange(len(rows), device=rows.device), BLOCK):
         apart = [(index[full[index]], plain), (index[~full[index]], method)]
         found = [
             _in_batches(predict, used, federation, rows.take(at), mode, party, device)
