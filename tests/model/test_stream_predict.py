@@ -14,7 +14,7 @@ from xvfl.methods import Mode
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.stream_predict import predict_stream
-from xvfl.training.predict import BATCH
+from xvfl.training.predict import BLOCK
 
 ROWS = 400
 CHUNK = 32
@@ -36,7 +36,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """
     for module in (parquet, id_index, join):
         monkeypatch.setattr(module, "CHUNK_ROWS", CHUNK)
-    monkeypatch.setattr("xvfl.training.predict.BATCH", CHUNK)
+    for name in ("BATCH", "BLOCK"):
+        monkeypatch.setattr(f"xvfl.training.predict.{name}", CHUNK)
     bank, shop, _ = make_tables(ROWS, seed=5)
     bank.loc[bank.index[3], "job"] = "spy"
     bank.loc[bank.index[7], ["age", "balance", "job"]] = None
@@ -93,8 +94,8 @@ def test_a_stream_answers_as_the_whole_table(
     )
 
 
-def test_chunks_are_whole_batches() -> None:
-    assert parquet.CHUNK_ROWS % BATCH == 0
+def test_chunks_are_whole_blocks() -> None:
+    assert parquet.CHUNK_ROWS % BLOCK == 0
 
 
 def test_the_command_streams_parquet_and_writes_csv_too(

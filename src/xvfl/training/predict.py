@@ -19,7 +19,7 @@ from xvfl.training.protocols import ReachableFederation
 
 BATCH = 2048
 BLOCK = 16 * BATCH
-"""Rows whose full rows are predicted apart: enough that the batches of the others are not small."""
+"""Rows of which the full ones are predicted apart; smaller blocks leave small batches of others."""
 MAX_ROWS = 10_000
 """Validation rows whose losses decide: the best epoch, the weights of decisions, temperatures."""
 SCORED: tuple[Mode, ...] = ("local", "collaborative")
