@@ -86,7 +86,7 @@ def listen(
         on_recheck=recheck,
         on_clock=clocks.compare,
         status=status,
-        lanes=[PREDICTION],
+        purposes=[PREDICTION],
     )
     try:
         yield server

@@ -59,7 +59,7 @@ class Identity:
         return {**self.tls.status(), **about}
 
 
-class Lane:
+class PartyConnection:
     """A party's connection for one purpose, and what answers there.
 
     Unless the process is to end with the run, what answers is loaded again after each run, when the
@@ -149,38 +149,38 @@ class Lane:
         return path.read_bytes() if path.is_file() and self.purpose == TRAINING else b""
 
 
-class Lanes:
+class PartyConnections:
     """The connections of a party's process."""
 
-    def __init__(self, lanes: Sequence[Lane], identity: Identity) -> None:
-        self._lanes, self._identity = lanes, identity
+    def __init__(self, connections: Sequence[PartyConnection], identity: Identity) -> None:
+        self._connections, self._identity = connections, identity
         self._ended = threading.Event()
         self._error: BaseException | None = None
 
     @property
     def connected(self) -> bool:
         """Whether the coordinator has proved its certificate on a connection."""
-        return any(each.client.connected for each in self._lanes)
+        return any(each.client.connected for each in self._connections)
 
     def call(self, message: Message, timeout: float) -> Message:
         """Send a request to the coordinator."""
-        connected = [each.client for each in self._lanes if each.client.connected]
-        return (connected or [self._lanes[0].client])[0].call(message, timeout)
+        connected = [each.client for each in self._connections if each.client.connected]
+        return (connected or [self._connections[0].client])[0].call(message, timeout)
 
     def stop(self) -> None:
         """Make `run` return; callable from any thread."""
-        for each in self._lanes:
+        for each in self._connections:
             each.stop()
         self._ended.set()
 
     def run(self) -> None:
         """Reply to requests until one connection has ended for good; raise its error."""
-        threads = [threading.Thread(target=self._run, args=(each,)) for each in self._lanes]
+        threads = [threading.Thread(target=self._run, args=(each,)) for each in self._connections]
         for thread in threads:
             thread.daemon = True
             thread.start()
         while not self._ended.wait(POLL_S):
-            for each in self._lanes:
+            for each in self._connections:
                 each.look()
         self.stop()
         for thread in threads:
@@ -188,19 +188,19 @@ class Lanes:
         if self._error is not None:
             raise self._error
 
-    def _run(self, lane: Lane) -> None:
+    def _run(self, connection: PartyConnection) -> None:
         try:
-            lane.run()
+            connection.run()
         except BaseException as error:
             self._error = self._error or error
         finally:
-            lane.party.close()
+            connection.party.close()
             self._ended.set()
 
     def status(self) -> dict[str, Any]:
         """Describe the connections, and what answers on them."""
-        own = self._lanes[0].party
-        problems = [f"{each.purpose}: {each.problem}" for each in self._lanes if each.problem]
+        own = self._connections[0].party
+        problems = [f"{each.purpose}: {each.problem}" for each in self._connections if each.problem]
         if not self.connected:
             problems = problems or ["no connection to the coordinator"]
         found: dict[str, Any] = {
@@ -210,12 +210,12 @@ class Lanes:
             "name": own.inputs.name,
             "connected": self.connected,
             "matched_rows": own.endpoint.hello.rows,
-            "requests_rejected": sum(each.party.endpoint.n_rejected for each in self._lanes),
+            "requests_rejected": sum(each.party.endpoint.n_rejected for each in self._connections),
             **describe_party(own.inputs.folder.path),
             **describe_approvals(own.inputs.folder.path),
             **self._identity.status(),
         }
-        for each in self._lanes:
+        for each in self._connections:
             found |= each.party.status()
         return found
 
@@ -305,34 +305,36 @@ def _serve(
     """Reply to the coordinator's requests until the run ends, or a signal stops this process."""
     name, settings = peer_name(config.tls.read()[1]), config.prediction
     folder, log = open_state_dir(config, name, show)
-    lanes, rows, identity = list[Lane](), dict[str, int](), Identity(config, log)
+    connections, rows, identity = list[PartyConnection](), dict[str, int](), Identity(config, log)
     if trains:
 
         def load() -> Party:
             return open_party(PartyInputs.load(name, config, folder), log)
 
-        lanes.append(Lane(TRAINING, config, load, log, identity, once))
-        rows["rows"] = len(lanes[0].party.table.ids)
+        connections.append(PartyConnection(TRAINING, config, load, log, identity, once))
+        rows["rows"] = len(connections[0].party.table.ids)
     if predicts and settings is not None:
         inputs = PartyInputs.load(name, config, folder, settings.table)
         if not trains:
             require_trained(folder)
         predictor = PartyPredictor(inputs, settings.limits, log, again)
-        lanes.append(Lane(PREDICTION, config, lambda: predictor, log, identity, not trains))
+        connections.append(
+            PartyConnection(PREDICTION, config, lambda: predictor, log, identity, not trains)
+        )
         rows["prediction_rows"] = len(predictor.table.ids)
-    connections = Lanes(lanes, identity)
+    every = PartyConnections(connections, identity)
     with ExitStack() as stack:
-        serve_status(config, connections.status, log, stack)
-        stack.enter_context(stop_on_signals(on_stop=connections.stop, timeout=STOP_TIMEOUT_S))
-        stack.enter_context(exchange_newest(folder.path, name, connections, log))
+        serve_status(config, every.status, log, stack)
+        stack.enter_context(stop_on_signals(on_stop=every.stop, timeout=STOP_TIMEOUT_S))
+        stack.enter_context(exchange_newest(folder.path, name, every, log))
         if predicts and settings is not None and settings.address is not None:
-            assisted = AssistedPredictor(inputs, predictor.handles, connections.call, log)
+            assisted = AssistedPredictor(inputs, predictor.handles, every.call, log)
             start_endpoint(settings, assisted, {"party": name}, log, stack)
         log({"event": "started", "coordinator": config.coordinator, **rows})
         stack.enter_context(limit_threads(False, choose_device(config.device)))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        connections.run()
-    end = lanes[0].end_reason
+        every.run()
+    end = connections[0].end_reason
     log({"event": "stopped", "reason": end or "stop signal"})
     if end not in (None, FINISHED):
         raise PartyError(f"the coordinator ended this party's part: {end}")

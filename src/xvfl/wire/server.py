@@ -78,7 +78,7 @@ class CoordinatorServer:
         on_recheck: Callable[[], object] = lambda: None,
         on_clock: Callable[[str, float], object] = lambda name, time: None,
         status: Status = dict,
-        lanes: Sequence[str] = (),
+        purposes: Sequence[str] = (),
     ) -> None:
         """Start the server.
 
@@ -114,7 +114,7 @@ class CoordinatorServer:
             Receives the time of each party that connects.
         status
             Describes certificates and clocks.
-        lanes
+        purposes
             Purposes for which a party has a connection of its own, beside that of `transports`.
         """
         self._address, self._credentials = address, credentials
@@ -130,7 +130,7 @@ class CoordinatorServer:
         self._limit = limit or reply_limit(codec.MAX_FRAME_BYTES)
         self.transports: dict[str, GrpcTransport] = {}
         """Connections to parties, by name, of any purpose without connections of its own."""
-        self.lanes: dict[str, dict[str, GrpcTransport]] = {purpose: {} for purpose in lanes}
+        self.by_purpose: dict[str, dict[str, GrpcTransport]] = {purpose: {} for purpose in purposes}
         """Connections of a purpose, by party."""
         self.accept_parties(names)
         self._calls: Counter[str] = Counter()
@@ -143,10 +143,12 @@ class CoordinatorServer:
 
     def accept_parties(self, names: Iterable[str]) -> None:
         """Accept further parties; it may be called from another thread."""
-        for lane in (*self.lanes.values(), self.transports):
+        for transports in (*self.by_purpose.values(), self.transports):
             for name in names:
-                if name not in lane:
-                    lane[name] = GrpcTransport(name, self._loop, self._limit, self._front.drop)
+                if name not in transports:
+                    transports[name] = GrpcTransport(
+                        name, self._loop, self._limit, self._front.drop
+                    )
 
     def reconnect(self, name: str) -> None:
         """Close the connection to a party in `transports`; it connects again.
@@ -223,7 +225,7 @@ class CoordinatorServer:
             name = await self._accepted_name(certificate)
             async with asyncio.timeout(self._hello_timeout):
                 hello = await self._greet(stream, certificate, name)
-            transport = self.lanes.get(hello.purpose, self.transports)[name]
+            transport = self.by_purpose.get(hello.purpose, self.transports)[name]
             if transport.taken_by(hello):
                 self._reject(name, DUPLICATE, peer)
                 await stream.abort(grpc.StatusCode.ALREADY_EXISTS, DUPLICATE)
@@ -284,8 +286,8 @@ class CoordinatorServer:
         return codec.encode(reply)
 
     def _is_connected(self, name: str) -> bool:
-        lanes = (*self.lanes.values(), self.transports)
-        return any(lane[name].connection is not None for lane in lanes)
+        every = (*self.by_purpose.values(), self.transports)
+        return any(each[name].connection is not None for each in every)
 
     async def _answer_in_thread(self, name: str, message: Message) -> Message:
         """Answer a few requests of a party at once: the same threads check certificates."""
@@ -338,8 +340,8 @@ class CoordinatorServer:
 
     async def _check_certificates(self) -> None:
         """Disconnect parties whose certificate was revoked or has expired."""
-        lanes = (*self.lanes.values(), self.transports)
-        for transport in [each for lane in lanes for each in lane.values()]:
+        every = (*self.by_purpose.values(), self.transports)
+        for transport in [each for transports in every for each in transports.values()]:
             connection = transport.connection
             if connection is None:
                 continue

@@ -84,7 +84,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         predictor = CoordinatorPredictor(config, model, ids, state, log)
         local = open_local_party(config, log)
         pool = predictor.connect(
-            ChainMap(local, cast(dict[str, Transport], server.lanes[PREDICTION]))
+            ChainMap(local, cast(dict[str, Transport], server.by_purpose[PREDICTION]))
         )
         stack.callback(pool.close)
         statuses.append(predictor.status)
