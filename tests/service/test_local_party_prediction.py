@@ -14,7 +14,7 @@ from xvfl.errors import ConfigError
 from xvfl.federation.prediction_ledger import PredictionLimits
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import load_coordinator_config, load_party_config
-from xvfl.service.coordinator import _local_party
+from xvfl.service.coordinator import open_local_party as open_training_party
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
@@ -42,7 +42,9 @@ def test_the_local_party_takes_part(tmp_path: Path) -> None:
     shop_config = replace(shop_config, encoder=EncoderConfig(epochs=1))
     inputs = PartyInputs.load("shop", shop_config, RunDir(shop_config.state_dir).create())
     shop = open_party(inputs, lambda event: None).endpoint
-    service.connect({"shop": InProcessTransport(shop.hello, shop.handle), **_local_party(service)})
+    service.connect(
+        {"shop": InProcessTransport(shop.hello, shop.handle), **open_training_party(service)}
+    )
     assert service.run(Event()).evaluation is not None
 
     events, settings = list[object](), config.prediction
