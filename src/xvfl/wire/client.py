@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import secrets
 import threading
 import time
@@ -15,7 +16,7 @@ import grpc
 
 from xvfl.errors import Fault, PartyError, RunError, WireError, XVFLError
 from xvfl.system.printable import one_line
-from xvfl.wire import codec
+from xvfl.wire import codec, protocol
 from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
 from xvfl.wire.messages import Challenge, Hello, Message, Proof
@@ -40,6 +41,8 @@ PERMANENT = (
 """Errors that a reconnection would not change."""
 REFUSED = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED
 """Those among them that the operators of the two sides can change."""
+OLD_REFUSAL = re.compile(r"expected protocol version ([1-3]), got \d")
+"""How a coordinator before 0.4 rejects a newer party."""
 
 
 NONCE_BYTES = 32
@@ -94,6 +97,8 @@ class PartyClient:
         self.connected = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: Any = None
+        self._version = protocol.BASE
+        """Version of the protocol that the coordinator speaks, too."""
         self._problem = ""
         """Why this party ends the connection."""
 
@@ -104,7 +109,8 @@ class PartyClient:
             raise PartyError("no connection to the coordinator")
 
         async def request() -> bytes:
-            reply: bytes = await channel.unary_unary(CALL_PATH)(codec.encode(message))
+            frame = codec.encode(message, self._version)
+            reply: bytes = await channel.unary_unary(CALL_PATH)(frame)
             return reply
 
         future = asyncio.run_coroutine_threadsafe(request(), loop)
@@ -171,11 +177,12 @@ class PartyClient:
                     if not isinstance(proof, Proof):
                         raise WireError(f"expected Proof first, got {type(proof).__name__}")
                     await asyncio.to_thread(self._check_proof, nonce, proof)
+                    self._version = protocol.agree(proof.side)
                     self._on_clock(proof.time)
                     greeted = self.connected = True
                     self._loop, self._channel = asyncio.get_running_loop(), channel
                     checking = asyncio.create_task(self._check_again(call, nonce, proof))
-                    await call.write(codec.encode(self._hello()))
+                    await call.write(codec.encode(self._hello(), self._version))
                 while frame is not None and (frame := await self._read(call, self._max_bytes)):
                     received = True
                     reply = await asyncio.to_thread(self._handle, frame)
@@ -190,7 +197,9 @@ class PartyClient:
                 if not self._problem:
                     raise
             except WireError as error:
-                raise PartyError(f"the coordinator at {self._address}: {error}") from error
+                fault: Fault = "refused" if isinstance(error, protocol.ProtocolError) else "away"
+                text = f"the coordinator at {self._address}: {error}"
+                raise PartyError(text, fault=fault) from error
             except XVFLError as error:
                 self._problem = str(error)
             finally:
@@ -238,13 +247,20 @@ def call_coordinator(
             if not isinstance(proof := codec.decode(reply, CHUNK_BYTES), Proof):
                 return proof
             check_proof(nonce, proof)
-            reply = call(codec.encode(message), timeout=timeout)
+            version = protocol.agree(proof.side)
+            reply = call(codec.encode(message, version), timeout=timeout)
         except grpc.RpcError as error:
             details = error.details() if isinstance(error, grpc.Call) else str(error)
             raise PartyError(
                 f"no reply of the coordinator at {address}: {one_line(str(details))}"
             ) from error
     return codec.decode(reply, CHUNK_BYTES)
+
+
+def _explained(reason: str) -> str:
+    """Add what to do to the words with which a coordinator before 0.4 rejects a newer party."""
+    found = OLD_REFUSAL.search(reason)
+    return protocol.no_common_version(protocol.side_of_version(int(found[1]))) if found else reason
 
 
 class _ReconnectPolicy:
@@ -259,7 +275,7 @@ class _ReconnectPolicy:
 
     def next_wait(self, ended: _Session, why: str | None) -> float:
         """Return the seconds to wait; raise if a reconnection would not help."""
-        now, code, text = time.monotonic(), ended.code, ended.text
+        now, code, text = time.monotonic(), ended.code, _explained(ended.text)
         if ended.greeted:
             self._last_contact = now
         if ended.received:
