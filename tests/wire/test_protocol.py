@@ -112,14 +112,16 @@ def test_a_coordinator_of_03_is_named_with_the_command(authority: Path) -> None:
 def test_an_unknown_newer_release_with_a_common_version_is_accepted(authority: Path) -> None:
     events: list[Any] = []
     challenge = Challenge(0, bytes(32), side=Side(BASE, NEWEST + 5, "9.9.1"))
-    with run_server(authority, ["p0"], log_event=events.append) as server:
-        with talk(
+    with (
+        run_server(authority, ["p0"], log_event=events.append) as server,
+        talk(
             authority, server.port, codec.encode(challenge), codec.encode(HELLO, NEWEST)
-        ) as replies:
-            proof = codec.decode(next(replies))
-            assert isinstance(proof, Proof)
-            assert proof.side == Side(protocol.OLDEST, NEWEST, VERSION)
-            wait_until(lambda: events)
+        ) as replies,
+    ):
+        proof = codec.decode(next(replies))
+        assert isinstance(proof, Proof)
+        assert proof.side == Side(protocol.OLDEST, NEWEST, VERSION)
+        wait_until(lambda: events)
     assert events[0]["event"] == "connected"
     assert (events[0]["protocol"], events[0]["release"]) == (NEWEST, "9.9.1")
 
