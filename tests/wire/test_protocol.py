@@ -81,9 +81,11 @@ def test_each_side_is_named_by_its_versions() -> None:
 def test_a_party_of_03_is_rejected_with_the_command(authority: Path) -> None:
     events: list[Any] = []
     with run_server(authority, ["p0"], log_event=events.append) as server:
-        with talk(authority, server.port, OLD_CHALLENGE) as replies:
-            with pytest.raises(grpc.RpcError) as caught:
-                next(replies)
+        with (
+            talk(authority, server.port, OLD_CHALLENGE) as replies,
+            pytest.raises(grpc.RpcError) as caught,
+        ):
+            next(replies)
         # The party of 0.3.0 logs and prints the details, and exits.
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         assert UPDATE_04 in caught.value.details()
@@ -132,9 +134,11 @@ def test_a_newer_release_without_a_common_version_is_rejected_at_both_sides(
     events: list[Any] = []
     challenge = Challenge(0, bytes(32), side=Side(NEWEST + 1, NEWEST + 5, "9.9.1"))
     with run_server(authority, ["p0"], log_event=events.append) as server:
-        with talk(authority, server.port, codec.encode(challenge)) as replies:
-            with pytest.raises(grpc.RpcError, match=r"xvfl\[federated\]>=9.9.1"):
-                next(replies)
+        with (
+            talk(authority, server.port, codec.encode(challenge)) as replies,
+            pytest.raises(grpc.RpcError, match=r"xvfl\[federated\]>=9.9.1"),
+        ):
+            next(replies)
         own, address = tls_files(authority, "p0"), f"localhost:{server.port}"
         reply = call_coordinator(address, own, challenge, 60, lambda nonce, proof: None)
         assert isinstance(reply, ErrorReply)
