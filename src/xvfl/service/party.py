@@ -5,8 +5,8 @@ run, so that nobody needs to start it for the next one.
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,14 @@ class PartyConnection:
 class PartyConnections:
     """The connections of a party's process."""
 
-    def __init__(self, connections: Sequence[PartyConnection], identity: Identity) -> None:
+    def __init__(
+        self,
+        connections: Sequence[PartyConnection],
+        identity: Identity,
+        stop: threading.Event | None = None,
+    ) -> None:
         self._connections, self._identity = connections, identity
+        self._stop = stop or threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
 
@@ -180,6 +186,8 @@ class PartyConnections:
             thread.daemon = True
             thread.start()
         while not self._ended.wait(POLL_S):
+            if self._stop.is_set():
+                self.stop()
             for each in self._connections:
                 each.look()
         self.stop()
@@ -220,7 +228,12 @@ class PartyConnections:
         return found
 
 
-def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = False) -> None:
+def serve_party(
+    config: PartyProcessConfig,
+    show: bool = True,
+    once: bool = False,
+    stop: threading.Event | None = None,
+) -> None:
     """Take part in training, and predict if the configuration says so, until a signal.
 
     Parameters
@@ -231,6 +244,8 @@ def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = Fals
         Print the log on standard error as well.
     once : bool, default=False
         Only train, and return when the coordinator has finished the run.
+    stop : threading.Event, default=None
+        Return when it is set, instead of at a signal; the caller owns the process (`own_process`).
 
     Raises
     ------
@@ -239,7 +254,8 @@ def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = Fals
         is finished.
 
     """
-    _serve(config, show, once=once, predicts=config.prediction is not None and not once)
+    predicts = config.prediction is not None and not once
+    _serve(config, show, once=once, predicts=predicts, stop=stop)
 
 
 def serve_party_predictions(
@@ -294,6 +310,17 @@ def connect_party(
     )
 
 
+@contextmanager
+def own_process(device: str, on_stop: Callable[[], None]) -> Iterator[None]:
+    """Handle stop signals, limit torch's threads and keep its random state, until the end."""
+    with (
+        stop_on_signals(on_stop=on_stop, timeout=STOP_TIMEOUT_S),
+        limit_threads(False, choose_device(device)),
+        torch.random.fork_rng(devices=[]),
+    ):
+        yield
+
+
 def _serve(
     config: PartyProcessConfig,
     show: bool,
@@ -301,8 +328,9 @@ def _serve(
     predicts: bool = False,
     again: bool = False,
     once: bool = False,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Reply to the coordinator's requests until the run ends, or a signal stops this process."""
+    """Reply to the coordinator's requests until the run ends, or until a stop."""
     name, settings = peer_name(config.tls.read()[1]), config.prediction
     folder, log = open_state_dir(config, name, show)
     connections, rows, identity = list[PartyConnection](), dict[str, int](), Identity(config, log)
@@ -322,17 +350,16 @@ def _serve(
             PartyConnection(PREDICTION, config, lambda: predictor, log, identity, not trains)
         )
         rows["prediction_rows"] = len(predictor.table.ids)
-    every = PartyConnections(connections, identity)
+    every = PartyConnections(connections, identity, stop)
     with ExitStack() as stack:
         serve_status(config, every.status, log, stack)
-        stack.enter_context(stop_on_signals(on_stop=every.stop, timeout=STOP_TIMEOUT_S))
+        if stop is None:
+            stack.enter_context(own_process(config.device, every.stop))
         stack.enter_context(exchange_newest(folder.path, name, every, log))
         if predicts and settings is not None and settings.address is not None:
             assisted = AssistedPredictor(inputs, predictor.handles, every.call, log)
             start_endpoint(settings, assisted, {"party": name}, log, stack)
         log({"event": "started", "coordinator": config.coordinator, **rows})
-        stack.enter_context(limit_threads(False, choose_device(config.device)))
-        stack.enter_context(torch.random.fork_rng(devices=[]))
         every.run()
     end = connections[0].end_reason
     log({"event": "stopped", "reason": end or "stop signal"})
