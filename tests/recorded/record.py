@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -62,34 +64,39 @@ def take_part(config: str, path: str) -> None:
 def record(folder: Path) -> dict[str, Any]:
     """Train and predict; return the messages of the parties and the coordinator's alignments."""
     write_federation(folder, free_port(), port := free_port())
-    commands = {name: ["tests.recorded.record", f"{name}.toml", name] for name in PARTIES}
-    commands["coordinator"] = ["xvfl", "coordinator", "coordinator.toml", "--serve", "--quiet"]
-    environment = {**ENVIRONMENT, "PYTHONPATH": f"{SOURCES}:{ROOT}"}
-    for name in PARTIES:
-        commands[name][-1] += ".jsonl"
-    running = [
-        subprocess.Popen([sys.executable, "-m", *each], cwd=folder, env=environment)
-        for each in commands.values()
-    ]
-    try:
-        while not is_ready(folder):
-            assert all(each.poll() is None for each in running)
-            time.sleep(0.5)
-        for ids in ([each] for each in new_ids()):
-            predict(port, ids)
-    finally:
-        for each in running:
-            each.terminate()
-        for each in running:
-            each.wait()
+    with process(folder, "xvfl", "coordinator", "coordinator.toml", "--serve", "--quiet"):
+        # The second time, ids are matched, as their `Hello` says.
+        for times in (1, 2):
+            with ExitStack() as stack:
+                for name in PARTIES:
+                    arguments = "tests.recorded.record", f"{name}.toml", f"{name}.jsonl"
+                    stack.enter_context(process(folder, *arguments))
+                while not is_ready(folder, times):
+                    time.sleep(0.5)
+                for each in new_ids():
+                    predict(port, [each])
     state = {name: (folder / "main" / name).read_text() for name in STATE}
     return {"release": VERSION, "state": state, "parties": {n: read(folder, n) for n in PARTIES}}
 
 
-def is_ready(folder: Path) -> bool:
-    """Return whether the coordinator predicts with both parties."""
+@contextmanager
+def process(folder: Path, *arguments: str) -> Iterator[None]:
+    """Run a module until the end of the block, which a signal ends."""
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{SOURCES}:{ROOT}"}
+    command = [sys.executable, "-m", *arguments]
+    running = subprocess.Popen(command, cwd=folder, env=environment)
+    try:
+        yield
+        assert running.poll() is None
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def is_ready(folder: Path, times: int = 1) -> bool:
+    """Return whether the coordinator predicts with both parties, for so many times."""
     found = [each["event"] for each in read_log(folder / "main")]
-    return found.count("party_available") == len(PARTIES)
+    return found.count("party_available") == times * len(PARTIES)
 
 
 def predict(port: int, ids: list[str]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,15 +140,10 @@ class Year(Predicting):
     def xvfl(self, side: str, *arguments: object) -> str:
         """Run a command that needs no network at a side; return its output."""
         self.note(side, " ".join(map(str, ("xvfl", *arguments))))
-        full = [self.folder / each if self._is_file(each) else each for each in arguments]
-        done = run_xvfl(*full)
+        with chdir(self.folder):
+            done = run_xvfl(*arguments)
         assert done.code == 0, done
         return done.out
-
-    def _is_file(self, argument: object) -> bool:
-        return isinstance(argument, str) and (
-            (self.folder / argument).exists() or argument.endswith((".csr", ".crt"))
-        )
 
     def begin(self, side: str, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start a command of a side on its machine."""
@@ -328,7 +323,6 @@ def add_a_party(year: Year) -> None:
     """Let another organization join."""
     with year.during("add a party", COORDINATOR, NEW):
         add_tables(year.folder, NEW)
-        (year.folder / "renewal").mkdir()
         year.renew(NEW)
         year.write_party(NEW)
         year.start_side(NEW)
