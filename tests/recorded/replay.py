@@ -1,8 +1,10 @@
-"""A party of 0.4 that sends what was recorded of it, without any code of this version."""
+"""Parties of 0.4 that send what was recorded of them, without the wire code of this version."""
 
+import signal
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -10,7 +12,11 @@ from zlib import crc32
 
 import grpc
 
-from tests.recorded.record import content
+from tests.processes import free_port
+from tests.recorded.federation import PARTIES, new_ids, write_federation
+from tests.recorded.record import STATE, content, is_ready, predict
+from tests.service.predicting_federation import Predicting
+from tests.wire.transport_helpers import wait_until
 
 JOIN, CALL = "/xvfl.Federation/Join", "/xvfl.Federation/Call"
 REQUEST_ID, CRC = slice(6, 14), slice(18, 22)
@@ -92,3 +98,46 @@ def with_request_id(frame: bytes, request_id: bytes) -> bytes:
     head = frame[: REQUEST_ID.start] + request_id + frame[REQUEST_ID.stop : CRC.start]
     body = frame[CRC.stop :]
     return head + struct.pack("<I", crc32(body, crc32(head))) + body
+
+
+@contextmanager
+def recorded_parties(
+    folder: Path, port: int, recorded: dict[str, Any]
+) -> Iterator[list[RecordedParty]]:
+    """Connect all recorded parties, for training and for prediction."""
+    connections = [
+        RecordedParty(
+            f"localhost:{port}",
+            tuple(folder / "certs" / each for each in ("ca.crt", f"{name}.key", f"{name}.crt")),
+            recorded["parties"][name],
+            purpose,
+        )
+        for name in PARTIES
+        for purpose in ("training", "prediction")
+    ]
+    try:
+        yield connections
+    finally:
+        for each in connections:
+            each.stop()
+
+
+def serve_recorded_parties(folder: Path, recorded: dict[str, Any]) -> None:
+    """Let this version's coordinator train with parties of 0.4, and predict."""
+    write_federation(folder, port := free_port(), address := free_port())
+    for name in STATE:
+        (folder / "main" / name).write_text(recorded["state"][name])
+    with (
+        Predicting(folder) as federation,
+        recorded_parties(folder, port, recorded) as connections,
+    ):
+        federation.launch("coordinator")
+        wait_until(lambda: is_ready(folder) or any(each.problems for each in connections), 600)
+        assert [each.problems for each in connections] == [[]] * len(connections)
+        for each in new_ids():
+            (answer,) = predict(address, [each])
+            assert answer["parties"] == [*PARTIES]
+        assert all(each.answered for each in connections)
+        federation.signal("coordinator", signal.SIGTERM)
+        assert federation.running["coordinator"].wait() == 0
+    assert [each.problems for each in connections] == [[]] * len(connections)

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.recorded.old_party import CHALLENGE
 from tests.wire.transport_helpers import run_client, run_server, tls_files, wait_until
 from xvfl.errors import PartyError, WireError
 from xvfl.version import VERSION
@@ -21,9 +22,6 @@ from xvfl.wire.protocol import BASE, NEWEST, ProtocolError, Side
 from xvfl.wire.tls import METHOD, PATH, SERVICE
 
 HELLO = Hello(0, "instance_id", False, 3, "columns", "session")
-OLD_CHALLENGE = bytes.fromhex("585603001100000000000000000024000000cd3d799120000000" + 32 * "00")
-"""The first message of xvfl 0.3.0. It was printed by `scripts/version d233049 -c "from xvfl.wire
-import codec, messages; print(codec.encode(messages.Challenge(0, bytes(32))).hex())"`."""
 OLD_REFUSAL = (
     "frame: expected protocol version 3, got 4; run the same version of xvfl on both sides"
 )
@@ -82,7 +80,7 @@ def test_a_party_of_03_is_rejected_with_the_command(authority: Path) -> None:
     events: list[Any] = []
     with run_server(authority, ["p0"], log_event=events.append) as server:
         with (
-            talk(authority, server.port, OLD_CHALLENGE) as replies,
+            talk(authority, server.port, CHALLENGE) as replies,
             pytest.raises(grpc.RpcError) as caught,
         ):
             next(replies)
