@@ -28,8 +28,8 @@ from xvfl.wire.messages import KINDS, Challenge, Hello, Match, NewestEntries
 
 FOLDER = Path(__file__).parent
 SESSION, MESSAGES = FOLDER / "session-0.4.json", FOLDER / "messages-0.4.txt"
-STATE = ("alignment.json", "split.json", "prediction/alignment.json")
-"""Files of the coordinator that belong to the recorded matching sessions."""
+ALIGNMENTS = ("alignment.json", "prediction/alignment.json")
+"""Files of each side that belong to the recorded matching sessions."""
 KIND, BODY = slice(4, 6), 22
 """Where a frame has the number of the message's kind, and where its body begins."""
 SENT = (Challenge, Hello, NewestEntries)
@@ -75,8 +75,18 @@ def record(folder: Path) -> dict[str, Any]:
                     time.sleep(0.5)
                 for each in new_ids():
                     predict(port, [each])
-    state = {name: (folder / "main" / name).read_text() for name in STATE}
+    state = {
+        side: {name: (folder / side / name).read_text() for name in ALIGNMENTS}
+        for side in ("main", *PARTIES)
+    }
     return {"release": VERSION, "state": state, "parties": {n: read(folder, n) for n in PARTIES}}
+
+
+def write_alignments(folder: Path, recorded: dict[str, Any], side: str) -> None:
+    """Write what a side needs to go on after the recorded matching sessions."""
+    for name, text in recorded["state"][side].items():
+        (folder / side / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / side / name).write_text(text)
 
 
 @contextmanager

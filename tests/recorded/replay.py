@@ -14,7 +14,7 @@ import grpc
 
 from tests.processes import free_port
 from tests.recorded.federation import PARTIES, new_ids, write_federation
-from tests.recorded.record import STATE, content, is_ready, predict
+from tests.recorded.record import content, is_ready, predict, write_alignments
 from tests.service.predicting_federation import Predicting
 from tests.wire.transport_helpers import wait_until
 
@@ -100,6 +100,13 @@ def with_request_id(frame: bytes, request_id: bytes) -> bytes:
     return head + struct.pack("<I", crc32(body, crc32(head))) + body
 
 
+def request_frame(key: str, request_id: int) -> bytes:
+    """Return the frame of a recorded request, given by its kind and body, with another id."""
+    kind, body = bytes.fromhex(key)[:2], bytes.fromhex(key)[2:]
+    head = b"XV\4\0" + kind + bytes(8) + struct.pack("<I", len(body))
+    return with_request_id(head + bytes(4) + body, struct.pack("<Q", request_id))
+
+
 @contextmanager
 def recorded_parties(
     folder: Path, port: int, recorded: dict[str, Any]
@@ -125,8 +132,7 @@ def recorded_parties(
 def serve_recorded_parties(folder: Path, recorded: dict[str, Any]) -> None:
     """Let this version's coordinator train with parties of 0.4, and predict."""
     write_federation(folder, port := free_port(), address := free_port())
-    for name in STATE:
-        (folder / "main" / name).write_text(recorded["state"][name])
+    write_alignments(folder, recorded, "main")
     with (
         Predicting(folder) as federation,
         recorded_parties(folder, port, recorded) as connections,

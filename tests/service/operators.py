@@ -100,11 +100,12 @@ class Operators(Predicting):
         return self.machines[name].command(*command) if self.machines else list(command)
 
     def environment(self, name: str) -> dict[str, str]:
+        found = {**ENVIRONMENT, "PYTHONFAULTHANDLER": "1"}
         if name != COORDINATOR:
-            return ENVIRONMENT
+            return found
         path = f"{self.folder / 'clock'}:{ENVIRONMENT['PYTHONPATH']}"
         offset = str(self.folder / "clock" / "offset")
-        return {**ENVIRONMENT, "PYTHONPATH": path, "CLOCK_OFFSET": offset}
+        return {**found, "PYTHONPATH": path, "CLOCK_OFFSET": offset}
 
     # What operators do.
 
@@ -130,7 +131,7 @@ class Operators(Predicting):
 
     def xvfl(self, side: str, *arguments: object) -> str:
         """Run a command that needs no network at a side; return its output."""
-        self.note(side, " ".join(map(str, ("xvfl", *arguments))))
+        self.note(side, as_typed("xvfl", *arguments))
         with chdir(self.folder):
             done = run_xvfl(*arguments)
         assert done.code == 0, done
@@ -143,7 +144,7 @@ class Operators(Predicting):
 
     def begin(self, side: str, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start a command of a side on its machine."""
-        self.note(side, " ".join(("xvfl", *arguments)))
+        self.note(side, as_typed("xvfl", *arguments))
         with (self.folder / f"{side}-command.err").open("wb") as errors:
             return subprocess.Popen(
                 self.on_machine(side, sys.executable, "-m", "xvfl", *arguments),
@@ -251,6 +252,12 @@ class Operators(Predicting):
     def count(self, state: str, kind: str) -> int:
         """Count the events of a kind in a log."""
         return sum(each["event"] == kind for each in read_log(self.folder / state))
+
+
+def as_typed(*arguments: object) -> str:
+    """Return a command as it is typed: arguments with spaces are quoted."""
+    texts = map(str, arguments)
+    return " ".join(f'"{each}"' if " " in each else each for each in texts)
 
 
 def state_of(side: str) -> str:
