@@ -178,6 +178,12 @@ class Operators(Predicting):
         errors = self.folder / f"{side}.err"
         assert self.running.pop(side).wait(WAIT_S) == 0, errors.read_text()
 
+    def kill(self, name: str) -> None:
+        """Kill a process."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+
     def write_party(self, name: str) -> None:
         """Write the configuration of a party."""
         write_party(self.folder, name, self.listen, more=UNLIMITED)

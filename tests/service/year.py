@@ -149,7 +149,7 @@ def restore_a_party(year: Operators) -> None:
     """Lose the state folder of a party, and restore it from its backup."""
     with year.during("restore a party from its backup", "bank"):
         year.note("bank", "kill -KILL")
-        year.running.pop("bank").kill()
+        year.kill("bank")
         year.wait_for_answer("shop", "clinic", without=["bank"])
         shutil.rmtree(year.folder / "bank")
         year.shell("bank", "cp -a bank-backup bank")
@@ -233,7 +233,7 @@ def serve_parties_of_04(year: Operators) -> None:
 
 def stop_all(year: Operators) -> None:
     """Stop all sides; check their trails."""
-    year.running.pop("load").kill()
+    year.kill("load")
     with year.during("stop all", COORDINATOR, *PARTIES):
         for side in (COORDINATOR, *PARTIES):
             year.stop_side(side)
