@@ -54,6 +54,8 @@ class Event:
     """Side and command."""
     answered: int = 0
     failed: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+    """Seconds of the slowest request that was answered."""
 
     @property
     def where(self) -> set[str]:
@@ -121,6 +123,7 @@ class Operators(Predicting):
         found = self.answers()[before:]
         event.failed = [each["failed"] for each in found if each["failed"]]
         event.answered = len(found) - len(event.failed)
+        event.slowest = max((each["seconds"] for each in found if not each["failed"]), default=0.0)
         assert event.where <= {*concerned}, event
         assert fails or not event.failed, event
         print(line_of(event), flush=True)
@@ -274,4 +277,5 @@ def state_of(side: str) -> str:
 def line_of(event: Event) -> str:
     """Describe an event in a line of a table."""
     where = ", ".join(sorted({side for side, _ in event.commands}))
-    return f"{event.what:36} {event.answered:8} {len(event.failed):6}  {where}"
+    counts = f"{event.answered:8} {len(event.failed):6} {event.slowest:8.1f}"
+    return f"{event.what:36} {counts}  {where}"

@@ -17,7 +17,10 @@ def main(url: str, body: str, path: str) -> None:
     count = len(json.loads(body)["ids"])
     with open(path, "a", buffering=1, encoding="utf-8") as file:
         while True:
-            file.write(json.dumps(result_of(url, body, count)) + "\n")
+            started = time.monotonic()
+            found = result_of(url, body, count)
+            found["seconds"] = round(time.monotonic() - started, 2)
+            file.write(json.dumps(found) + "\n")
             time.sleep(PAUSE_S)
 
 

@@ -202,7 +202,7 @@ def update_each_side(year: Operators) -> None:
 def refuse_an_old_party(year: Operators) -> None:
     """Let a party of version 0.3 connect."""
     with year.during("refuse a party of 0.3", "shop"):
-        year.note("shop", "xvfl party shop.toml (0.3.0)")
+        year.note("shop", "the first message of xvfl 0.3.0")
         command = (
             sys.executable,
             old_party.__file__,
@@ -270,7 +270,7 @@ def live_a_year(folder: Path, separate: bool) -> list[Event]:
 
 def table_of(events: Sequence[Event]) -> str:
     """Return a table of all events, with the commands of each."""
-    lines = [f"{'event':36} {'answered':>8} {'failed':>6}  commands at"]
+    lines = [f"{'event':36} {'answered':>8} {'failed':>6} {'slowest':>8}  commands at"]
     for event in events:
         lines.append(line_of(event))
         lines += [f"    {side}: {command}" for side, command in event.commands]

@@ -14,7 +14,7 @@ from xvfl.system.signals import stop_code
 CoordinatorFile = Annotated[Path, typer.Argument(help="The coordinator's configuration.")]
 PartyFiles = Annotated[
     list[Path],
-    typer.Argument(help="The party's configuration; one for each federation.", metavar="CONFIG..."),
+    typer.Argument(help="The party's configuration; one for each federation.", metavar="CONFIG"),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log only to its file.")]
 

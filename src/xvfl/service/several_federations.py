@@ -79,7 +79,8 @@ class FederationThread(threading.Thread):
         """Log an error, on standard error if there is no state folder yet."""
         folder, event = Path(self.config.state_dir), {"event": "failed", "reason": self.problem}
         if folder.is_dir():
-            log = EventLog(folder, self.config.state_dir, self._show)
+            as_json = self.config.log_format == "json"
+            log = EventLog(folder, self.config.state_dir, self._show, as_json)
             log({**event, "retry_in_s": RESTART_S})
         else:
             print(f"error: {folder}: {self.problem}", file=sys.stderr)
