@@ -59,7 +59,7 @@ def coordinator(
             from xvfl.service.prediction.coordinator_process import serve_predictions
         with logged_end(loaded.state_dir):
             serve_predictions(loaded, not quiet)
-        return
+        raise typer.Exit(stop_code())
     with logged_end(loaded.state_dir):
         outcome = serve_coordinator(loaded, not quiet, retrain)
     if outcome.evaluation is None:
@@ -107,6 +107,8 @@ def party(
     loaded = load_party_config(config)
     with logged_end(loaded.state_dir):
         if serve:
-            serve_party_predictions(loaded, not quiet, again)
+            stopped = serve_party_predictions(loaded, not quiet, again)
         else:
-            serve_party(loaded, not quiet, once)
+            stopped = serve_party(loaded, not quiet, once)
+    if stopped:
+        raise typer.Exit(stop_code())

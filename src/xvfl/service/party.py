@@ -5,6 +5,7 @@ run, so that nobody needs to start it for the next one.
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -34,7 +35,7 @@ from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.party_encoder import VERSION
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import FINISHED, LogFunction
-from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals, stopped_event
 from xvfl.trail.acknowledgements import exchange_newest
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -200,10 +201,18 @@ class PartyConnections:
     def status(self) -> dict[str, Any]:
         """Describe the connections, and what answers on them."""
         own = self._connections[0].party
-        problems = [f"{each.purpose}: {each.problem}" for each in self._connections if each.problem]
+        about: dict[str, Any] = {}
+        for each in self._connections:
+            about |= each.party.status()
+        purposes = defaultdict[str, list[str]](list)
+        for each in self._connections:
+            purposes[each.problem].append(each.purpose)
+        problems = [f"{' and '.join(names)}: {why}" for why, names in purposes.items() if why]
         if not self.connected:
             problems = problems or ["no connection to the coordinator"]
-        found: dict[str, Any] = {
+        if about.get("encoder_failed"):
+            problems.append(about["encoder_problem"])
+        return {
             "healthy": not problems,
             "problem": "; ".join(problems),
             "side": "party",
@@ -214,13 +223,11 @@ class PartyConnections:
             **describe_party(own.inputs.folder.path),
             **describe_approvals(own.inputs.folder.path),
             **self._identity.status(),
+            **about,
         }
-        for each in self._connections:
-            found |= each.party.status()
-        return found
 
 
-def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = False) -> None:
+def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = False) -> bool:
     """Take part in training, and predict if the configuration says so, until a signal.
 
     Parameters
@@ -232,6 +239,11 @@ def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = Fals
     once : bool, default=False
         Only train, and return when the coordinator has finished the run.
 
+    Returns
+    -------
+    bool
+        Whether a signal has stopped it.
+
     Raises
     ------
     PartyError
@@ -239,13 +251,13 @@ def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = Fals
         is finished.
 
     """
-    _serve(config, show, once=once, predicts=config.prediction is not None and not once)
+    return _serve(config, show, once=once, predicts=config.prediction is not None and not once)
 
 
 def serve_party_predictions(
     config: PartyProcessConfig, show: bool = True, again: bool = False
-) -> None:
-    """Only answer the coordinator's prediction requests, until a signal.
+) -> bool:
+    """Only answer the coordinator's prediction requests; tell whether a signal has ended it.
 
     Parameters
     ----------
@@ -261,7 +273,7 @@ def serve_party_predictions(
         raise ConfigError(
             "prediction: expected a section [prediction] with the `table` to open for prediction"
         )
-    _serve(config, show, trains=False, predicts=True, again=again)
+    return _serve(config, show, trains=False, predicts=True, again=again)
 
 
 def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
@@ -301,8 +313,8 @@ def _serve(
     predicts: bool = False,
     again: bool = False,
     once: bool = False,
-) -> None:
-    """Reply to the coordinator's requests until the run ends, or a signal stops this process."""
+) -> bool:
+    """Reply to requests until the run ends, or a signal stops this process; tell whether it did."""
     name, settings = peer_name(config.tls.read()[1]), config.prediction
     folder, log = open_state_dir(config, name, show)
     connections, rows, identity = list[PartyConnection](), dict[str, int](), Identity(config, log)
@@ -335,6 +347,10 @@ def _serve(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         every.run()
     end = connections[0].end_reason
-    log({"event": "stopped", "reason": end or "stop signal"})
-    if end not in (None, FINISHED):
+    if end is None:
+        log(stopped_event())
+        return True
+    if end != FINISHED:
         raise PartyError(f"the coordinator ended this party's part: {end}")
+    log({"event": "stopped", "reason": end, "exit_code": 0})
+    return False
