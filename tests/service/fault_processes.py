@@ -243,6 +243,7 @@ class Faulty:
         text = text.replace(f"{self.folder}/", "").replace(str(self.folder), ".")
         for pattern, put in (
             (r"127\.0\.0\.1:\d+|localhost:\d+", "HOST:PORT"),
+            (r"; valid: .*|\? valid: .*", "; valid: …"),
             (r"\('127\.0\.0\.1', \d+\)", "HOST:PORT"),
             (r"\b[0-9a-f]{32,40}\b", "SERIAL"),
             (r"\b[\d,.]+ s\b", "… s"),
