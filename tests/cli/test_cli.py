@@ -105,7 +105,9 @@ def test_every_help_ends_with_the_exit_codes() -> None:
         if each.callback is not None
     ]
     for command in ([], *([each] for each in found if each != "serve"), *groups):
-        text = " ".join(run_xvfl(*map(str, command), "--help").out.split())
+        text = " ".join(
+            run_xvfl(*(str(each).replace("_", "-") for each in command), "--help").out.split()
+        )
         assert "Exit codes: 0 success" in text and "130 Ctrl-C" in text, command
 
 
