@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -230,13 +230,16 @@ class Faulty:
         self.start(PARTY, patch=patch)
         self.wait(COORDINATOR, "party_available")
 
-    def predict(self, ids: list[str]) -> None:
-        """Request predictions of ids at the coordinator."""
+    def predict(self, ids: list[str]) -> int:
+        """Request predictions of ids at the coordinator; return the status."""
         data = json.dumps({"ids": ids}).encode()
         url = f"http://127.0.0.1:{self.ports['endpoint']}/predict"
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-        with suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=60):
-            pass
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
     def plain(self, text: str) -> str:
         """Return a text of a log without what differs from run to run."""

@@ -234,6 +234,14 @@ def table_changed(f: Faulty) -> Row:
     return ended(f, PARTY)
 
 
+def empty_state_folder(f: Faulty) -> Row:
+    shutil.rmtree(f.folder / COORDINATOR)
+    f.start(COORDINATOR, *TRAIN)
+    f.wait(COORDINATOR, "listening")
+    f.start(PARTY)
+    return goes_on(f, PARTY, "approval_requested", "xvfl_approvals_pending")
+
+
 def budget_used(f: Faulty) -> Row:
     f.serve()
     for _ in range(2):
@@ -358,6 +366,7 @@ TRAINED: dict[str, Cause] = {
     "a clock is two hours ahead": clock_ahead,
     "another version of the protocol": other_protocol,
     "the table has changed since it was matched": table_changed,
+    "the coordinator starts with an empty state folder": empty_state_folder,
     "a budget of predictions is used up": budget_used,
     "the log cannot be written": log_unwritable,
     "the file of the current head is cut short": partial(
