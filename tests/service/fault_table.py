@@ -69,17 +69,20 @@ def ended(f: Faulty, name: str) -> Row:
     return Row(name, line(f, last), str(code), ENDED, ENDED)
 
 
-def goes_on(f: Faulty, name: str, kind: str, metric: str, **values: object) -> Row:
-    """Return what a process says that goes on, once this event is in its log."""
-    event = f.wait(name, kind, **values)
+def goes_on(f: Faulty, name: str, kind: str, metric: str, health: int = 503) -> Row:
+    """Return what a process says that goes on, once this event is in its log.
+
+    `health` is the status that /health ends in.
+    """
+    event = f.wait(name, kind)
     f.wait(name, "status_server")
-    status, text = f.get(name, "/health")
-    value = f.metrics(name)[metric]
-    shown = "rises" if "_total" in metric else f"is {value:g}"
-    said, reason = line(f, event), f.plain(text)
+    f.until(name, lambda: f.get(name, "/health")[0] == health, f"/health {health}")
+    said, reason = line(f, event), f.plain(f.get(name, "/health")[1])
     known = (why := said.partition(": ")[2]) and why in reason
-    health = f"{status}, this reason" if known else f"{status} `{reason}`"
-    return Row(name, said, GOES_ON, health, f"`{metric}` {shown}")
+    shown = f"{health}, this reason" if known else f"{health} `{reason}`"
+    value = f.metrics(name)[metric]
+    moved = "rises" if "_total" in metric else f"is {value:g}"
+    return Row(name, said, GOES_ON, shown, f"`{metric}` {moved}")
 
 
 def counted(kind: str) -> str:
@@ -196,7 +199,7 @@ def party_killed(f: Faulty) -> Row:
 
 def clock_ahead(f: Faulty) -> Row:
     f.serve(patch=set_clock_ahead)
-    found = goes_on(f, COORDINATOR, "clock_compared", counted("clock_compared"))
+    found = goes_on(f, COORDINATOR, "clock_compared", counted("clock_compared"), health=200)
     name = 'xvfl_party_clock_ahead_seconds{party="shop"}'
     assert abs(f.metrics(COORDINATOR)[name] - 7200) < 60
     return found._replace(metric=f"`{name}` is about 7200")
@@ -239,14 +242,14 @@ def empty_state_folder(f: Faulty) -> Row:
     f.start(COORDINATOR, *TRAIN)
     f.wait(COORDINATOR, "listening")
     f.start(PARTY)
-    return goes_on(f, PARTY, "approval_requested", "xvfl_approvals_pending")
+    return goes_on(f, PARTY, "approval_requested", "xvfl_approvals_pending", health=200)
 
 
 def budget_used(f: Faulty) -> Row:
     f.serve()
     for _ in range(2):
         f.predict(["c003"])
-    return goes_on(f, PARTY, "prediction_refused", "xvfl_prediction_requests_of_a_row")
+    return goes_on(f, PARTY, "prediction_refused", "xvfl_prediction_requests_of_a_row", health=200)
 
 
 def upload(forge: Callable[[], object], name: str, f: Faulty) -> None:

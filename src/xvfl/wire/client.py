@@ -44,7 +44,10 @@ REFUSED = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED
 """Those among them that the operators of the two sides can change."""
 
 
-BROKEN = ("Stream removed", "Socket closed", "recvmsg", "sendmsg", "GOAWAY", "Connection reset")
+BROKEN = (
+    *("Stream removed", "Socket closed", "recvmsg", "sendmsg", "GOAWAY", "Connection reset"),
+    *("Broken pipe", "end of TCP stream", "keepalive", "Endpoint", "Cancelling all calls"),
+)
 """How gRPC's texts of a broken connection begin."""
 NONCE_BYTES = 32
 CheckProof = Callable[[bytes, Proof], None]
