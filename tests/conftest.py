@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import xvfl.wire  # noqa: F401  It sets up gRPC, which tests import in any order.
+
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:

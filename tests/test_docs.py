@@ -85,3 +85,9 @@ def test_the_service_examples(tmp_path: Path) -> None:
     coordinator, party = configs
     assert isinstance(coordinator, CoordinatorConfig) and isinstance(party, PartyProcessConfig)
     assert coordinator.release_to == ("shop",) and party.matching == coordinator.matching
+
+
+def test_the_picture_of_the_home_page_says_what_is_sent() -> None:
+    assert "images/overview.svg" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    picture = (ROOT / "docs" / "images" / "overview.svg").read_text(encoding="utf-8")
+    assert "embeddings are sent" in picture and "gradient" not in picture

@@ -93,6 +93,24 @@ def test_help_names_the_options_and_gives_an_example(
     assert example in text
 
 
+def test_every_help_ends_with_the_exit_codes() -> None:
+    found = [
+        each.name or each.callback.__name__ for each in app.registered_commands if each.callback
+    ]
+    groups = [
+        (group.name, each.name or each.callback.__name__)
+        for group in app.registered_groups
+        if group.typer_instance is not None
+        for each in group.typer_instance.registered_commands
+        if each.callback is not None
+    ]
+    for command in ([], *([each] for each in found if each != "serve"), *groups):
+        text = " ".join(
+            run_xvfl(*(str(each).replace("_", "-") for each in command), "--help").out.split()
+        )
+        assert "Exit codes: 0 success" in text and "130 Ctrl-C" in text, command
+
+
 def test_help_lists_every_command_in_order_of_use() -> None:
     said = run_xvfl("--help")
     commands = [each.callback for each in app.registered_commands if each.callback]

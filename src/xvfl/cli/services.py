@@ -62,7 +62,7 @@ def coordinator(
             from xvfl.service.prediction.coordinator_process import serve_predictions
         with logged_end(loaded.state_dir):
             serve_predictions(loaded, not quiet)
-        return
+        raise typer.Exit(stop_code())
     with logged_end(loaded.state_dir):
         outcome = serve_coordinator(loaded, not quiet, retrain)
     if outcome.evaluation is None:
@@ -120,9 +120,11 @@ def party(
     loaded = load_party_config(config[0])
     with logged_end(loaded.state_dir):
         if serve:
-            serve_party_predictions(loaded, not quiet, again)
+            stopped = serve_party_predictions(loaded, not quiet, again)
         else:
-            serve_party(loaded, not quiet, once)
+            stopped = serve_party(loaded, not quiet, once)
+    if stopped:
+        raise typer.Exit(stop_code())
 
 
 def _several(configs: list[Path], quiet: bool) -> None:
@@ -132,3 +134,4 @@ def _several(configs: list[Path], quiet: bool) -> None:
     failed = serve_several([load_party_config(each) for each in configs], not quiet)
     if failed:
         raise RunError("; ".join(f"{folder}: {reason}" for folder, reason in failed.items()))
+    raise typer.Exit(stop_code())

@@ -172,7 +172,7 @@ class RunDir:
     def _advice(self, missing: str) -> str:
         if self.has(CHECKPOINT) and not self.has(MANIFEST) and missing != CHECKPOINT:
             return "training did not finish: run `xvfl train CONFIG --out RUN --resume`"
-        return "the folder is not a complete run: train again into another folder"
+        return "not a complete run: restore the folder from a backup, or train again"
 
     def _write(self, name: str, write: Callable[[Path], object]) -> None:
         path = self.path / name

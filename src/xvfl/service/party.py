@@ -5,6 +5,7 @@ run, so that nobody needs to start it for the next one.
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -34,7 +35,7 @@ from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.party_encoder import VERSION
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import FINISHED, LogFunction
-from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals, stopped_event
 from xvfl.trail.acknowledgements import exchange_newest
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -208,10 +209,18 @@ class PartyConnections:
     def status(self) -> dict[str, Any]:
         """Describe the connections, and what answers on them."""
         own = self._connections[0].party
-        problems = [f"{each.purpose}: {each.problem}" for each in self._connections if each.problem]
+        about: dict[str, Any] = {}
+        for each in self._connections:
+            about |= each.party.status()
+        purposes = defaultdict[str, list[str]](list)
+        for each in self._connections:
+            purposes[each.problem].append(each.purpose)
+        problems = [f"{' and '.join(names)}: {why}" for why, names in purposes.items() if why]
         if not self.connected:
             problems = problems or ["no connection to the coordinator"]
-        found: dict[str, Any] = {
+        if about.get("encoder_failed"):
+            problems.append(about["encoder_problem"])
+        return {
             "healthy": not problems,
             "problem": "; ".join(problems),
             "side": "party",
@@ -222,10 +231,8 @@ class PartyConnections:
             **describe_party(own.inputs.folder.path),
             **describe_approvals(own.inputs.folder.path),
             **self._identity.status(),
+            **about,
         }
-        for each in self._connections:
-            found |= each.party.status()
-        return found
 
 
 def serve_party(
@@ -233,7 +240,7 @@ def serve_party(
     show: bool = True,
     once: bool = False,
     stop: threading.Event | None = None,
-) -> None:
+) -> bool:
     """Take part in training, and predict if the configuration says so, until a signal.
 
     Parameters
@@ -247,6 +254,11 @@ def serve_party(
     stop : threading.Event, default=None
         Return when it is set, instead of at a signal; the caller owns the process (`own_process`).
 
+    Returns
+    -------
+    bool
+        Whether a signal has stopped it.
+
     Raises
     ------
     PartyError
@@ -255,13 +267,13 @@ def serve_party(
 
     """
     predicts = config.prediction is not None and not once
-    _serve(config, show, once=once, predicts=predicts, stop=stop)
+    return _serve(config, show, once=once, predicts=predicts, stop=stop)
 
 
 def serve_party_predictions(
     config: PartyProcessConfig, show: bool = True, again: bool = False
-) -> None:
-    """Only answer the coordinator's prediction requests, until a signal.
+) -> bool:
+    """Only answer the coordinator's prediction requests; tell whether a signal has ended it.
 
     Parameters
     ----------
@@ -277,7 +289,7 @@ def serve_party_predictions(
         raise ConfigError(
             "prediction: expected a section [prediction] with the `table` to open for prediction"
         )
-    _serve(config, show, trains=False, predicts=True, again=again)
+    return _serve(config, show, trains=False, predicts=True, again=again)
 
 
 def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
@@ -329,8 +341,8 @@ def _serve(
     again: bool = False,
     once: bool = False,
     stop: threading.Event | None = None,
-) -> None:
-    """Reply to the coordinator's requests until the run ends, or until a stop."""
+) -> bool:
+    """Reply to requests until the run ends, or until a stop; tell whether it was a stop."""
     name, settings = peer_name(config.tls.read()[1]), config.prediction
     folder, log = open_state_dir(config, name, show)
     connections, rows, identity = list[PartyConnection](), dict[str, int](), Identity(config, log)
@@ -362,6 +374,10 @@ def _serve(
         log({"event": "started", "coordinator": config.coordinator, **rows})
         every.run()
     end = connections[0].end_reason
-    log({"event": "stopped", "reason": end or "stop signal"})
-    if end not in (None, FINISHED):
+    if end is None:
+        log(stopped_event())
+        return True
+    if end != FINISHED:
         raise PartyError(f"the coordinator ended this party's part: {end}")
+    log({"event": "stopped", "reason": end, "exit_code": 0})
+    return False

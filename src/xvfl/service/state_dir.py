@@ -23,7 +23,7 @@ KEYS = (SECRET, PRIVATE_KEY, "upload.key")
 FILES = """
 *.safetensors *.tmp alignment.json approvals.* bundle completion.json encoder.json encoders
 encoder_version.json evaluation.json explanation.* heads heads.json heads.lock held_out.json
-listener.* log.jsonl log.jsonl.* manifest.json matching_sessions.jsonl missing.json
+listener.* log.jsonl* manifest.json matching_sessions.jsonl missing.json
 missing_rates.json peers prediction receipts records.jsonl release.json release.pub releases
 releases.json releases.lock requests-* run.json runs-* split.json trail.jsonl uploads withdrawn.*
 """

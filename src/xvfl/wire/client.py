@@ -28,6 +28,8 @@ DUPLICATE_TIMEOUT_S = 30.0
 """How long to retry while the coordinator is still connected to an older process of this party."""
 REPEAT_S = 600.0
 """Seconds until the same reason for a lost connection is logged again."""
+DRAIN_S = 3.0
+"""Time to reply to an open request before a connection is closed."""
 MAX_TLS_FAILURES = 3
 """Consecutive TLS handshakes that fail before the client gives up."""
 PERMANENT = (
@@ -43,8 +45,11 @@ REFUSED = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED
 """Those among them that the operators of the two sides can change."""
 OLD_REFUSAL = re.compile(r"expected protocol version ([1-3]), got \d")
 """How a coordinator before 0.4 rejects a newer party."""
-
-
+BROKEN = (
+    *("Stream removed", "Socket closed", "recvmsg", "sendmsg", "GOAWAY", "Connection reset"),
+    *("Broken pipe", "end of TCP stream", "keepalive", "Endpoint", "Cancelling all calls"),
+)
+"""How gRPC's texts of a broken connection begin."""
 NONCE_BYTES = 32
 CheckProof = Callable[[bytes, Proof], None]
 """Raise if the proof for a nonce does not show a coordinator with a valid certificate."""
@@ -94,7 +99,7 @@ class PartyClient:
         self._give_up_s, self._on_clock = reconnect_timeout, on_clock
         self._stopped = threading.Event()
         self._stop: Callable[[], object] = lambda: None
-        self.connected = False
+        self.connected = self._busy = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: Any = None
         self._version = protocol.BASE
@@ -127,7 +132,10 @@ class PartyClient:
         asyncio.run(self._serve())
 
     def stop(self) -> None:
-        """Close the connection and make `run` return; callable from any thread."""
+        """Close the connection and make `run` return; callable from any thread.
+
+        A request that is being handled is replied to first, unless it takes longer than `DRAIN_S`.
+        """
         self._stopped.set()
         # The event loop may be closed already.
         with suppress(RuntimeError):
@@ -143,6 +151,8 @@ class PartyClient:
             session = asyncio.create_task(self._session())
             await asyncio.wait({session, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if not session.done():
+                if self._busy:
+                    await asyncio.wait({session}, timeout=DRAIN_S)
                 session.cancel()
                 await asyncio.wait({session})
                 return
@@ -184,11 +194,12 @@ class PartyClient:
                     checking = asyncio.create_task(self._check_again(call, nonce, proof))
                     await call.write(codec.encode(self._hello(), self._version))
                 while frame is not None and (frame := await self._read(call, self._max_bytes)):
-                    received = True
+                    received = self._busy = True
                     reply = await asyncio.to_thread(self._handle, frame)
                     for chunk in split_frame(reply):
                         await call.write(chunk)
-                    if self._is_over():
+                    self._busy = False
+                    if self._is_over() or self._stopped.is_set():
                         await call.done_writing()
             except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
                 pass
@@ -203,12 +214,13 @@ class PartyClient:
             except XVFLError as error:
                 self._problem = str(error)
             finally:
-                self.connected, self._channel = False, None
+                self.connected, self._busy, self._channel = False, False, None
                 if checking is not None:
                     checking.cancel()
             if self._problem:
                 return _Session(greeted, received, grpc.StatusCode.ABORTED, self._problem)
             text = one_line(await call.details() or "the connection was closed")
+            text = _explain(text, self._address)
             return _Session(greeted, received, await call.code(), text)
 
     async def _read(self, call: Any, max_bytes: int) -> bytes | None:
@@ -257,10 +269,15 @@ def call_coordinator(
     return codec.decode(reply, CHUNK_BYTES)
 
 
-def _explained(reason: str) -> str:
-    """Add what to do to the words with which a coordinator before 0.4 rejects a newer party."""
-    found = OLD_REFUSAL.search(reason)
-    return protocol.no_common_version(protocol.side_of_version(int(found[1]))) if found else reason
+def _explain(text: str, address: str) -> str:
+    """Say in words why a connection was rejected, failed or broke, and what to do."""
+    if old := OLD_REFUSAL.search(text):
+        return protocol.no_common_version(protocol.side_of_version(int(old[1])))
+    if text.startswith("failed to connect to all addresses"):
+        return f"no coordinator answers at {address} ({text.rpartition(': ')[2]})"
+    if text.startswith(BROKEN):
+        return f"the connection to the coordinator at {address} broke ({text})"
+    return text
 
 
 class _ReconnectPolicy:
@@ -275,7 +292,7 @@ class _ReconnectPolicy:
 
     def next_wait(self, ended: _Session, why: str | None) -> float:
         """Return the seconds to wait; raise if a reconnection would not help."""
-        now, code, text = time.monotonic(), ended.code, _explained(ended.text)
+        now, code, text = time.monotonic(), ended.code, ended.text
         if ended.greeted:
             self._last_contact = now
         if ended.received:
