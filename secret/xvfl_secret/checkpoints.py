@@ -49,9 +49,7 @@ class Checkpoints:
     def load(self, step: int, like: Mapping[str, Share]) -> dict[str, Share]:
         """Read a checkpoint; its shapes are those of `like`."""
         folder = self._folder / str(step)
-        return {
-            name: load(folder / f"{name}.npy", np.uint64, like[name].shape) for name in STATE
-        }
+        return {name: load(folder / f"{name}.npy", np.uint64, like[name].shape) for name in STATE}
 
 
 def common_step(steps: Iterable[Iterable[int]]) -> int:

@@ -9,10 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from numpy.typing import NDArray
 
-Weights = dict[str, NDArray[np.float32]]
 NAMES = ("w", "p", "v", "c")
 """Embeddings to hidden units (D, h), presence to hidden units (k + 1, h), hidden units to the
 output (h, 1), constant (1, 1)."""
@@ -20,21 +17,7 @@ STATE = (*NAMES, *(f"m{name}" for name in NAMES))
 """The weights and the momentum of each."""
 
 
-def initial_state(width: int, n_parties: int, hidden: int, seed: int) -> Weights:
-    """Draw first weights as `torch.nn.Linear` does; the momentum is zero."""
-    rng = np.random.default_rng(seed)
-    shapes = {"w": (width, hidden), "p": (n_parties + 1, hidden), "v": (hidden, 1), "c": (1, 1)}
-    fan_in = {"w": width, "p": width, "v": hidden, "c": hidden}
-    state = {
-        name: rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(np.sqrt(fan_in[name]))
-        for name, shape in shapes.items()
-    }
-    return state | {f"m{name}": np.zeros_like(state[name]) for name in NAMES}
-
-
-def predict(
-    x: Any, present: Any, w: Any, p: Any, v: Any, c: Any, *, classification: bool
-) -> Any:
+def predict(x: Any, present: Any, w: Any, p: Any, v: Any, c: Any, *, classification: bool) -> Any:
     """Compute probabilities, or numbers. (B, 1)"""
     z = jnp.maximum(x @ w + present @ p, 0) @ v + c
     return jax.nn.sigmoid(z) if classification else z
@@ -63,7 +46,5 @@ def step(
     inner = (error @ v.T) * active
     sums = x.T @ inner, present.T @ inner, hidden.T @ error, error.sum(0, keepdims=True)
     moved = [momentum * m + each * (1 / len(y)) for m, each in zip(momenta, sums, strict=True)]
-    changed = [
-        each - learning_rate * m for each, m in zip((w, p, v, c), moved, strict=True)
-    ]
+    changed = [each - learning_rate * m for each, m in zip((w, p, v, c), moved, strict=True)]
     return (*changed, *moved)

@@ -4,13 +4,14 @@
     task/handles.npy     (N, k) int32: the handle of each row at each party, −1 without one
     task/part.npy        (N,) uint8: 0 training, 1 validation, 2 test, 3 without a label
     task/y.npy           (N, 1, 2) share of the labels
-    task/w.npy, …        shares of the head's first weights and momentum
-    PARTY/about.json     session and digest of the upload
-    PARTY/views.npy      (n, 1 + c, d, 2) share of the embeddings: as observed, then masked copies
-    PARTY/observed.npy   (n,) uint8: whether the party observed anything of the row
+    task/p.npy, v, c     shares of the head's first weights
+    party-NAME/about.json    session and digest of the upload
+    party-NAME/views.npy     (n, 1 + c, d, 2) share of the embeddings: as observed, masked copies
+    party-NAME/w.npy         (d, h, 2) share of the head's first weights for this embedding
+    party-NAME/observed.npy  (n,) uint8: whether the party observed anything of the row
 
 Shapes: N rows of the label table, k parties, n rows of a party, c masked copies, d numbers of an
-embedding, D of all parties', B rows of a batch.
+embedding, D of all parties', h hidden units, B rows of a batch.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl_secret.errors import SecretError
-from xvfl_secret.head import STATE
+from xvfl_secret.head import NAMES
 from xvfl_secret.settings import Task, read, read_json
 from xvfl_secret.shares import Share
 
@@ -42,10 +43,15 @@ class Inputs:
         n_rows = len(self.handles)
         self.part = load(task / "part.npy", np.uint8, (n_rows,))
         self.y = load(task / "y.npy", np.uint64, (n_rows, 1, 2))
-        self.views, self.observed, self.digests = [], [], {}
+        self.views, self.observed, weights = [], [], []
+        self.digests: dict[str, str] = {}
         for i, name in enumerate(self.task.parties):
-            self._load_party(folder / name, name, self.task.sessions[i], self.handles[:, i])
-        self.widths = [each.shape[2] for each in self.views]
+            self._load_party(
+                folder / f"party-{name}", name, self.task.sessions[i], self.handles[:, i]
+            )
+            weights.append(
+                load(folder / f"party-{name}" / "w.npy", np.uint64, (self.widths[i], ANY, 2))
+            )
         self.present = np.stack(
             [
                 (handles >= 0) & (observed[np.maximum(handles, 0)] > 0)
@@ -54,7 +60,7 @@ class Inputs:
             1,
         )
         """(N, k) whether each party holds and observed the row."""
-        self.state = self._load_state(task, sum(self.widths), k)
+        self.state = _first_state(task, weights)
 
     def _load_party(
         self, folder: Path, name: str, session: str, handles: NDArray[np.int32]
@@ -73,12 +79,10 @@ class Inputs:
         self.observed.append(load(folder / "observed.npy", np.uint8, (len(views),)))
         self.digests[name] = str(about.get("digest"))
 
-    def _load_state(self, folder: Path, width: int, k: int) -> dict[str, Share]:
-        hidden = load(folder / "v.npy", np.uint64, (ANY, 1, 2)).shape[0]
-        shapes = {"w": (width, hidden), "p": (k + 1, hidden), "v": (hidden, 1), "c": (1, 1)}
-        return {
-            name: load(folder / f"{name}.npy", np.uint64, (*shapes[name[-1]], 2)) for name in STATE
-        }
+    @property
+    def widths(self) -> list[int]:
+        """Width of each party's embedding."""
+        return [each.shape[2] for each in self.views]
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -115,6 +119,19 @@ class Inputs:
         """Return the shapes of a batch and of the state, by name."""
         batch = {"x": (n_rows, sum(self.widths)), "present": (n_rows, len(self.widths) + 1)}
         return batch | {name: share.shape[:-1] for name, share in self.state.items()}
+
+
+def _first_state(folder: Path, weights: list[Share]) -> dict[str, Share]:
+    """Return the head's first weights; the momentum is zero, which needs no secret."""
+    hidden = load(folder / "v.npy", np.uint64, (ANY, 1, 2)).shape[0]
+    if any(each.shape[1] != hidden for each in weights):
+        raise SecretError(f"expected {hidden} hidden units in the shares of all parties")
+    shapes = {"p": (len(weights) + 1, hidden, 2), "v": (hidden, 1, 2), "c": (1, 1, 2)}
+    state = {"w": np.concatenate(weights)}
+    state |= {
+        name: load(folder / f"{name}.npy", np.uint64, shape) for name, shape in shapes.items()
+    }
+    return state | {f"m{name}": np.zeros_like(state[name]) for name in NAMES}
 
 
 def load(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -153,10 +154,10 @@ def save_answer(folder: Path, name: str, share: NDArray[np.uint64]) -> None:
 
 def run_until_done(arguments: list[str], wait: float, report: Report) -> int:
     """Run a node in a process of its own, again each time another node is lost."""
-    import subprocess
-
     while True:
-        status = subprocess.run([sys.executable, "-m", "xvfl_secret.command", *arguments]).returncode
+        status = subprocess.run(
+            [sys.executable, "-m", "xvfl_secret.command", *arguments]
+        ).returncode
         if status != LOST:
             return status
         report(f"waiting up to {wait:.0f} s for the other nodes")

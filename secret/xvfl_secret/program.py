@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from spu import libspu
 from spu.utils import frontend
 
-from xvfl_secret.shares import NODES, Share, runtime_config, to_array, to_share
+from xvfl_secret.settings import NODES
+from xvfl_secret.shares import Share, runtime_config, to_array, to_share
 
 PUBLIC, SECRET = libspu.Visibility.VIS_PUBLIC, libspu.Visibility.VIS_SECRET
 

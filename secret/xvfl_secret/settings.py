@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from xvfl_secret.errors import SecretError
-from xvfl_secret.shares import NODES
 
+NODES = 3
 MAX_BYTES = 2**20
 """Largest JSON file."""
 DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -7,7 +7,8 @@ import numpy as np
 
 from xvfl_secret.errors import SecretError
 from xvfl_secret.inputs import load
-from xvfl_secret.shares import NODES, combine, split
+from xvfl_secret.settings import NODES
+from xvfl_secret.shares import combine, split
 
 BLOCK_NUMBERS = 2**20
 """Numbers that are split at once."""

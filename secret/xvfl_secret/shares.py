@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from spu import libspu
 
 from xvfl_secret.errors import SecretError
+from xvfl_secret.settings import NODES
 
 Share = NDArray[np.uint64]
-NODES = 3
 FRACTION_BITS = 22
 """Bits behind the binary point."""
 STORAGE = "aby3.AShr<FM64>"

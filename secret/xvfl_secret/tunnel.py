@@ -9,6 +9,7 @@ that only this user can enter, and reaches each other node through another such 
 
 import asyncio
 import contextlib
+import logging
 import ssl
 import threading
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from types import TracebackType
 from xvfl_secret.errors import SecretError
 from xvfl_secret.settings import NodeSettings
 
+# Python 3.11 warns at the end of each connection that has switched to TLS.
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 READ_BYTES = 2**18
 HANDSHAKE_S = 10.0
 MAX_HANDSHAKES = 64

@@ -1,7 +1,6 @@
 """Three nodes with certificates and inputs, as processes of the environment with SPU."""
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,11 @@ from tests.processes import ROOT, free_port
 from xvfl.certs import create_authority
 
 NAMES = ("alpha", "beta", "gamma")
-PYTHON = Path(os.environ.get("XVFL_SECRET_PYTHON", ROOT / ".venv-secret" / "bin" / "python"))
+PROGRAM = ROOT / ".venv-secret" / "bin" / "xvfl-secret"
 needs_spu = pytest.mark.skipif(
-    not PYTHON.is_file(), reason="needs SPU; `scripts/env secret` installs it into .venv-secret"
+    not PROGRAM.is_file(), reason="needs SPU; `scripts/env secret` installs it into .venv-secret"
 )
-ENVIRONMENT = {"PYTHONPATH": str(ROOT / "secret"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 STATE = ("w", "p", "v", "c", "mw", "mp", "mv", "mc")
 TIMEOUT_S = 600
 Array = NDArray[Any]
@@ -30,7 +29,7 @@ Array = NDArray[Any]
 
 def program(*arguments: object) -> list[str]:
     """Return the command line of `xvfl-secret`."""
-    return [str(PYTHON), "-m", "xvfl_secret.command", *map(str, arguments)]
+    return [str(PROGRAM), *map(str, arguments)]
 
 
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -109,11 +108,12 @@ class ThreeNodes:
     ) -> None:
         """Split embeddings (n, 1 + c, d) by party, labels (N,) and weights between the nodes."""
         scratch = self.folder / "scratch"
-        arrays = {"y": y.reshape(-1, 1), **first}
-        shares = {"task": split(scratch / "task", arrays)}
-        shares |= {
-            name: split(scratch / name, {"views": values}) for name, values in views.items()
-        }
+        arrays = {"y": y.reshape(-1, 1), **{name: first[name] for name in ("p", "v", "c")}}
+        shares, start = {"task": split(scratch / "task", arrays)}, 0
+        for name, values in views.items():
+            stop = start + values.shape[2]
+            arrays = {"views": values, "w": first["w"][start:stop]}
+            shares[f"party-{name}"], start = split(scratch / name, arrays), stop
         content = {
             "parties": list(views),
             "sessions": ["0" * 32] * len(views),
@@ -135,9 +135,9 @@ class ThreeNodes:
             np.save(inputs / "task" / "part.npy", np.zeros(len(handles), np.uint8))
             (inputs / "task" / "task.json").write_text(json.dumps(content))
             for name, values in views.items():
-                np.save(inputs / name / "observed.npy", np.ones(len(values), np.uint8))
+                np.save(inputs / f"party-{name}" / "observed.npy", np.ones(len(values), np.uint8))
                 about = {"session": "0" * 32, "digest": name}
-                (inputs / name / "about.json").write_text(json.dumps(about))
+                (inputs / f"party-{name}" / "about.json").write_text(json.dumps(about))
 
     def request(self, name: str, rows: Array) -> None:
         """Request predictions of rows of all nodes."""
