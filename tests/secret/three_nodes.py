@@ -1,9 +1,12 @@
 """Three nodes with certificates and inputs, as processes of the environment with SPU."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from ssl import PEM_cert_to_DER_cert
@@ -150,7 +153,14 @@ class ThreeNodes:
         """Start a node."""
         command = program("node", self.settings(rank, **changes), *arguments)
         with (self.folder / f"{NAMES[rank]}.log").open("a") as log:
-            node = subprocess.Popen(command, env=ENVIRONMENT, stderr=log, stdout=log, text=True)
+            node = subprocess.Popen(
+                command,
+                env=ENVIRONMENT,
+                stderr=log,
+                stdout=log,
+                text=True,
+                start_new_session=True,
+            )
         self.running.append(node)
         return node
 
@@ -159,6 +169,12 @@ class ThreeNodes:
         nodes = [self.start(rank, *arguments, **changes) for rank in range(3)]
         for node in nodes:
             assert node.wait(TIMEOUT_S) == 0, self.logs()
+
+    def kill(self, node: "subprocess.Popen[str]") -> None:
+        """Kill a node with the process that runs it, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
 
     def logs(self) -> str:
         """Return the logs of all nodes."""
@@ -172,6 +188,14 @@ class ThreeNodes:
                 return
             time.sleep(0.1)
         raise AssertionError(f"{text!r} is not in:\n{self.logs()}")
+
+    def wait_for_folder(self, rank: int, pattern: str) -> list[Path]:
+        """Wait until a node has a folder, and return it."""
+        for _ in range(10 * TIMEOUT_S):
+            if found := list(self.state(rank).glob(pattern)):
+                return found
+            time.sleep(0.1)
+        raise AssertionError(f"no {pattern}:\n{self.logs()}")
 
     def head(self, step: int) -> list[dict[str, Array]]:
         """Return each node's shares of weights and momentum after a step."""
@@ -190,5 +214,4 @@ class ThreeNodes:
         """Kill what still runs."""
         for node in self.running:
             if node.poll() is None:
-                node.kill()
-            node.wait()
+                self.kill(node)
