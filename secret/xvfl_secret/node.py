@@ -50,8 +50,9 @@ def run_node(settings: NodeSettings, report: Report) -> None:
         report(f"trained; {tunnel.bytes_sent} bytes sent, {tunnel.bytes_received} received")
         predictor = Predictor(engine, inputs)
         for name, rows in requests.items():
+            began = time.monotonic()
             save_answer(folder / ANSWERS, name, predictor.predict(rows))
-            report(f"answered {name}: {len(rows)} rows")
+            report(f"answered {name}: {len(rows)} rows in {time.monotonic() - began:.2f} s")
         link.barrier()
 
 

@@ -107,6 +107,7 @@ class ThreeNodes:
         handles: Array,
         y: Array,
         first: Mapping[str, Array],
+        part: Array | None = None,
         **task: Any,
     ) -> None:
         """Split embeddings (n, 1 + c, d) by party, labels (N,) and weights between the nodes."""
@@ -135,7 +136,8 @@ class ThreeNodes:
             for name, folders in shares.items():
                 folders[rank].rename(inputs / name)
             np.save(inputs / "task" / "handles.npy", handles.astype(np.int32))
-            np.save(inputs / "task" / "part.npy", np.zeros(len(handles), np.uint8))
+            parts = np.zeros(len(handles)) if part is None else part
+            np.save(inputs / "task" / "part.npy", parts.astype(np.uint8))
             (inputs / "task" / "task.json").write_text(json.dumps(content))
             for name, values in views.items():
                 np.save(inputs / f"party-{name}" / "observed.npy", np.ones(len(values), np.uint8))
