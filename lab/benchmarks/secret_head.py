@@ -29,17 +29,15 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "secret")]
 
-from xvfl_secret import plain  # noqa: E402
-
 from tests.processes import free_port  # noqa: E402
 from tests.secret.small_problem import Problem, first_state  # noqa: E402
 from tests.secret.three_nodes import NAMES, ThreeNodes, combine  # noqa: E402
 from xvfl.config import EncoderConfig, NetConfig, PrivacyConfig, TrainConfig  # noqa: E402
 from xvfl.primitives.metrics import auroc  # noqa: E402
-from xvfl_lab.datasets import data_set, find, prepare  # noqa: E402
-from xvfl_lab.datasets.source import data_folders  # noqa: E402
+from xvfl_lab.datasets import prepare  # noqa: E402
 from xvfl_lab.experiments.runner import test  # noqa: E402
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns, isolated  # noqa: E402
+from xvfl_secret import plain  # noqa: E402
 
 CPU = torch.device("cpu")
 PARTS = ("train", "validation", "test")
@@ -49,8 +47,7 @@ Rows = dict[str, NDArray[np.int64]]
 
 def upload(rate: float, seed: int, encoder_epochs: int) -> tuple[Problem, Rows, dict[str, Any]]:
     """Train encoders and default plain heads; return embeddings, rows by part, and scores."""
-    source = data_set("bank", 2)
-    task = prepare(source, find(source, data_folders(None)))
+    task = prepare("bank")
     config = RunConfig(
         "xvfl+",
         rate,
@@ -204,6 +201,7 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=0)
     options = parser.parse_args()
+    began = time.monotonic()
     if options.steps:
         problem, rows = random_problem(options.steps, options.seed)
         result: dict[str, Any] = {}
@@ -211,6 +209,7 @@ def main() -> None:
         problem, rows, scores = upload(options.rate, options.seed, options.encoder_epochs)
         result = {"plain": scores, "rows": {name: len(each) for name, each in rows.items()}}
         result["twin"] = twin_scores(problem, rows, options.epochs, options.seed)
+        result["seconds_of_upload_and_plain_heads"] = time.monotonic() - began
         print(json.dumps(result), file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="secret-") as folder:
         result["nodes"] = run_nodes(

@@ -43,7 +43,9 @@ class Inputs:
         n_rows = len(self.handles)
         self.part = load(task / "part.npy", np.uint8, (n_rows,))
         self.y = load(task / "y.npy", np.uint64, (n_rows, 1, 2))
-        self.views, self.observed, weights = [], [], []
+        self.views: list[Share] = []
+        self.observed: list[NDArray[np.uint8]] = []
+        weights: list[Share] = []
         self.digests: dict[str, str] = {}
         for i, name in enumerate(self.task.parties):
             self._load_party(
@@ -137,7 +139,7 @@ def _first_state(folder: Path, weights: list[Share]) -> dict[str, Share]:
 def load(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
     """Map an array from a file; reject another type or shape (`ANY` fits every size)."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise SecretError(f"{path}: cannot be read ({error})") from error
     fits = len(array.shape) == len(shape) and all(

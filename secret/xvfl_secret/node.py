@@ -99,13 +99,14 @@ def _connect(settings: NodeSettings, tunnel: Tunnel) -> Any:
 
 def exchange(link: Any, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Send facts to the other nodes; return those of all nodes, in their order."""
-    found = []
+    found: list[dict[str, Any]] = []
     for text in link.all_gather(json.dumps(facts)):
         try:
             value = json.loads(text) if len(text) <= MAX_BYTES else None
-            steps = value["steps"] if isinstance(value, dict) else None
-        except (ValueError, KeyError, RecursionError):
-            steps = None
+        except (ValueError, RecursionError):
+            value = None
+        value = value if isinstance(value, dict) else {}
+        steps = value.get("steps")
         if not isinstance(steps, list) or not all(type(each) is int for each in steps):
             raise SecretError("another node runs another version of xvfl-secret")
         found.append(value)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from xvfl_secret import plain
 
 Array = NDArray[Any]

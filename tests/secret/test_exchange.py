@@ -20,9 +20,9 @@ from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.party import open_party
 from xvfl.service.party_inputs import PartyInputs
-from xvfl.service.secret_config import SecretOptions, SecretTraining
+from xvfl.service.secret_config import NodeConfig, SecretOptions, SecretTraining
 from xvfl.service.secret_shares.label_holder import LabelHolder
-from xvfl.service.secret_shares.node import NodeConfig, SecretNode
+from xvfl.service.secret_shares.node import SecretNode
 from xvfl.service.secret_shares.nodes import write_node
 from xvfl.service.secret_shares.share_upload import share_upload
 from xvfl.service.uploads.file_exchange import export_held_out, export_upload, import_upload

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from xvfl_secret import plain
 
 from tests.secret.small_problem import small_problem
 from tests.secret.three_nodes import TIMEOUT_S, ThreeNodes, combine, needs_spu
+from xvfl_secret import plain
 
 pytestmark = needs_spu
 STEPS = 50

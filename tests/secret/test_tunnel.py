@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from xvfl_secret.settings import NodeSettings
-from xvfl_secret.tunnel import Tunnel
 
 from tests.processes import free_port
 from xvfl.certs import create_authority
+from xvfl_secret.settings import NodeSettings
+from xvfl_secret.tunnel import Tunnel
 
 NAMES = ("alpha", "beta", "gamma")
 HELLO = b"hello"

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xvfl.errors import ConfigError, unknown
+from xvfl.service.addresses import parse_address
+from xvfl.wire.tls import Tls
 
 Engine = Literal["spu"]
 N_NODES = 3
@@ -64,6 +66,41 @@ class SecretTraining:
                 "learning_rate, momentum: expected 1/4096 to 16, and 0 to below 1, got "
                 f"{self.learning_rate} and {self.momentum}"
             )
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """Configuration of `xvfl secret node`."""
+
+    address: str
+    """HOST:PORT at which the other nodes reach this one."""
+    coordinator: str
+    """Name of the coordinator, as in its certificate: it may send labels and requests."""
+    parties: tuple[str, ...]
+    """Names of the parties, as in their certificates: they may send uploads."""
+    tls: Tls
+    """Certificate and key of this process, and the certificate authority it trusts."""
+    secret_options: SecretOptions = SecretOptions()
+    """The nodes that hold the shares, this one included."""
+    listen: str | None = None
+    """HOST:PORT to listen on; by default `address`."""
+    state_dir: str = "state"
+    """Folder of key, shares, checkpoints and answers."""
+    revocation_list: str | None = None
+    """Revocation list of the authority (PEM)."""
+    max_bytes: int = 2**35
+    """Largest size of a share, in bytes."""
+    wait: float = 600.0
+    """Seconds to wait for the other nodes."""
+    timeout: float = 120.0
+    """Seconds without an answer of another node after which it counts as lost."""
+
+    def __post_init__(self) -> None:
+        for option in ("address", "listen"):
+            if (value := getattr(self, option)) is not None:
+                parse_address(value, option)
+        if not self.parties or self.max_bytes < 1 or min(self.wait, self.timeout) <= 0:
+            raise ConfigError("expected parties, and max_bytes, wait and timeout above 0")
 
 
 def check_secret(secret: Engine | None, options: SecretOptions) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import tomllib
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,52 +13,15 @@ from xvfl.certs.signed_document import SignedDocument
 from xvfl.config import build, read_config
 from xvfl.errors import ConfigError, RunError, WireError, XVFLError, unknown
 from xvfl.model.run_dir import RunDir
-from xvfl.service.addresses import parse_address
 from xvfl.service.config import resolve_paths
-from xvfl.service.secret_config import SecretOptions
+from xvfl.service.secret_config import NodeConfig
 from xvfl.service.secret_shares.nodes import Agreement, public_key, read_agreement
 from xvfl.service.secret_shares.sealed_arrays import read_arrays, write_arrays
 from xvfl.service.secret_shares.shares import ANSWER, REQUEST, TASK, UPLOAD, run_program
 from xvfl.service.uploads.file_exchange import KEY
 from xvfl.system.files import set_private_umask
-from xvfl.wire.tls import Tls
 
 REQUEST_NAME = re.compile(r"[0-9a-f]{16}")
-
-
-@dataclass(frozen=True)
-class NodeConfig:
-    """Configuration of `xvfl secret node`."""
-
-    address: str
-    """HOST:PORT at which the other nodes reach this one."""
-    coordinator: str
-    """Name of the coordinator, as in its certificate: it may send labels and requests."""
-    parties: tuple[str, ...]
-    """Names of the parties, as in their certificates: they may send uploads."""
-    tls: Tls
-    """Certificate and key of this process, and the certificate authority it trusts."""
-    secret_options: SecretOptions = SecretOptions()
-    """The nodes that hold the shares, this one included."""
-    listen: str | None = None
-    """HOST:PORT to listen on; by default `address`."""
-    state_dir: str = "state"
-    """Folder of key, shares, checkpoints and answers."""
-    revocation_list: str | None = None
-    """Revocation list of the authority (PEM)."""
-    max_bytes: int = 2**35
-    """Largest size of a share, in bytes."""
-    wait: float = 600.0
-    """Seconds to wait for the other nodes."""
-    timeout: float = 120.0
-    """Seconds without an answer of another node after which it counts as lost."""
-
-    def __post_init__(self) -> None:
-        for option in ("address", "listen"):
-            if (value := getattr(self, option)) is not None:
-                parse_address(value, option)
-        if not self.parties or self.max_bytes < 1 or min(self.wait, self.timeout) <= 0:
-            raise ConfigError("expected parties, and max_bytes, wait and timeout above 0")
 
 
 def load_node_config(path: Path) -> NodeConfig:
