@@ -1,6 +1,6 @@
 """Cost and accuracy of a head on secret shares, beside plain heads on the same upload.
 
-    python lab/benchmarks/secret_head.py [--rate 0.5] [--seed 0] [--epochs 10] [--delay 0.025]
+    python lab/benchmarks/secret_head.py [--rows 0] [--epochs 10] [--delay 0.025] [--steps 0]
 
 Bank Marketing between two parties, with simulated missing features; both upload embeddings of 128
 numbers. Three nodes run on this machine (`scripts/env secret`). Reported are the AUROC on test rows
@@ -45,9 +45,13 @@ RATE, MOMENTUM, BATCH, HIDDEN = 0.25, 0.875, 512, 32
 Rows = dict[str, NDArray[np.int64]]
 
 
-def upload(rate: float, seed: int, encoder_epochs: int) -> tuple[Problem, Rows, dict[str, Any]]:
+def upload(
+    rate: float, seed: int, encoder_epochs: int, n_rows: int
+) -> tuple[Problem, Rows, dict[str, Any]]:
     """Train encoders and default plain heads; return embeddings, rows by part, and scores."""
     task = prepare("bank")
+    if n_rows:
+        task = task.take(np.random.default_rng(seed).permutation(len(task))[:n_rows])
     config = RunConfig(
         "xvfl+",
         rate,
@@ -64,8 +68,7 @@ def upload(rate: float, seed: int, encoder_epochs: int) -> tuple[Problem, Rows, 
     views = {each.name: each.views.float().numpy() for each in stack.federation.workers}
     width = sum(each.shape[2] for each in views.values())
     first = first_state(width, len(views), HIDDEN, np.random.default_rng(seed))
-    n_rows = len(stack.all_rows.y)
-    handles = np.repeat(np.arange(n_rows)[:, None], len(views), 1)
+    handles = np.repeat(np.arange(len(stack.all_rows.y))[:, None], len(views), 1)
     handles[~stack.all_rows.seen.numpy()] = -1
     y = stack.all_rows.y.numpy().astype(np.float64)
     places = {part: stack.places(part)[0].numpy() for part in PARTS}
@@ -158,19 +161,20 @@ def run_nodes(
         changes["addresses"] = [f"localhost:{port}" for port in public]
     began = time.monotonic()
     try:
-        nodes.run("--once", **changes)
+        nodes.run("--once", profile=True, **changes)
     finally:
         nodes.close()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     log = (folder / f"{NAMES[0]}.log").read_text()
     done = [re.findall(r"step (\d+) of \d+, ([\d.]+) s a step", log)[-1]]
-    (sent, received), (count, seconds) = re.findall(r"(\d+) bytes sent, (\d+)", log)[0], done[0]
+    sent, (count, seconds) = re.findall(r"(\d+) bytes sent", log)[0], done[0]
     latency = dict(re.findall(r"answered (\w+): \d+ rows in ([\d.]+) s", log))
+    rounds = [int(each) for each in re.findall(r"send actions (\d+)", log)[: int(count)]]
     found = {
         "steps": int(count),
         "seconds_a_step": float(seconds),
         "bytes_a_step_and_node": int(sent) // int(count),
-        "bytes_received": int(received),
+        "messages_a_step_and_node": float(np.median(rounds)),
         "seconds_of_all": time.monotonic() - began,
         "cpu_seconds_of_all_nodes": used.ru_utime + used.ru_stime,
         "largest_memory_mb": used.ru_maxrss / 1024,
@@ -198,6 +202,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--encoder-epochs", type=int, default=60)
+    parser.add_argument("--rows", type=int, default=0, help="random rows of the table; 0 = all")
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=0)
     options = parser.parse_args()
@@ -206,7 +211,9 @@ def main() -> None:
         problem, rows = random_problem(options.steps, options.seed)
         result: dict[str, Any] = {}
     else:
-        problem, rows, scores = upload(options.rate, options.seed, options.encoder_epochs)
+        problem, rows, scores = upload(
+            options.rate, options.seed, options.encoder_epochs, options.rows
+        )
         result = {"plain": scores, "rows": {name: len(each) for name, each in rows.items()}}
         result["twin"] = twin_scores(problem, rows, options.epochs, options.seed)
         result["seconds_of_upload_and_plain_heads"] = time.monotonic() - began

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from xvfl_secret.tunnel import Tunnel
 LOST = 75
 """Exit status if another node is gone."""
 RETRY_MS = 500
+GRACE_S = 2.0
+"""How long a node that has finished still passes on replies to the others."""
 INPUTS, TRAINING, REQUESTS, ANSWERS = "inputs", "training", "requests", "answers"
 Report = Callable[[str], None]
 
@@ -53,7 +55,7 @@ def run_node(settings: NodeSettings, report: Report) -> None:
             began = time.monotonic()
             save_answer(folder / ANSWERS, name, predictor.predict(rows))
             report(f"answered {name}: {len(rows)} rows in {time.monotonic() - began:.2f} s")
-        link.barrier()
+        _part(link, tunnel)
 
 
 @contextmanager
@@ -75,10 +77,17 @@ def connected(settings: NodeSettings, report: Report) -> Iterator[tuple[Any, Tun
                 yield link, tunnel
             except RuntimeError as error:
                 raise LinkLost(f"another node does not answer ({_first_line(error)})") from error
-            tunnel.watch(None)
-            link.stop_link()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _part(link: Any, tunnel: Tunnel) -> None:
+    """End together: all is done, so a node that goes first is no loss."""
+    tunnel.watch(None)
+    with suppress(RuntimeError):
+        link.barrier()
+        link.stop_link()
+    time.sleep(GRACE_S)
 
 
 def _connect(settings: NodeSettings, tunnel: Tunnel) -> Any:
