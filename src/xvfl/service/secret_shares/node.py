@@ -64,10 +64,14 @@ class SecretNode:
                 partial(self._place, path),
                 self._config.max_bytes,
             )
+            self._describe(self._place(path, document), document)
         except (OSError, ValueError, XVFLError) as error:
             raise RunError(f"{path}: the file is rejected: {error}") from error
+        return f"{document.get('what', str)} of {document.owner}"
+
+    def _describe(self, folder: Path, document: SignedDocument) -> None:
+        """Write what the header says beside the arrays."""
         what = document.get("what", str)
-        folder = self._place(path, document)
         if what == TASK:
             (folder / "task.json").write_text(document.get("task", str), encoding="utf-8")
         elif what == UPLOAD:
@@ -76,11 +80,9 @@ class SecretNode:
             (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
         else:
             reply = {"key": document.get("key", str)}
-            requests = self._folder / "requests"
-            (requests / f"{folder.name}.json").write_text(json.dumps(reply), encoding="utf-8")
-            (folder / "rows.npy").rename(requests / f"{folder.name}.npy")
+            folder.with_suffix(".json").write_text(json.dumps(reply), encoding="utf-8")
+            (folder / "rows.npy").rename(folder.with_suffix(".npy"))
             shutil.rmtree(folder)
-        return f"{what} of {document.owner}"
 
     def _place(self, path: Path, document: SignedDocument) -> Path:
         """Return where the arrays of a file belong; raise if it is not accepted."""
