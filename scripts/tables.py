@@ -21,6 +21,7 @@ from xvfl import config as run_config  # noqa: E402
 from xvfl.cli.template import field_docs  # noqa: E402
 from xvfl.model.dashboard import status_metrics  # noqa: E402
 from xvfl.service import config as service_config  # noqa: E402
+from xvfl.service import secret_config  # noqa: E402
 from xvfl.service.prediction import prediction_config  # noqa: E402
 from xvfl_lab.experiments.figures import FULL, OURS  # noqa: E402
 
@@ -30,6 +31,7 @@ CONFIG_MODULES = {
     "configuration.md": run_config,
     "deploy.md": service_config,
     "federated-prediction.md": prediction_config,
+    "secret.md": secret_config,
 }
 """Each page with option tables, and the module of the classes it shows."""
 BLOCK = re.compile(r"<!-- (options|results|metrics): (\S+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -132,7 +134,11 @@ def _default(value: Any, page: str) -> str:
         return ""
     if hasattr(value, "__dataclass_fields__"):
         documented_here = f"<!-- options: {type(value).__name__} -->" in page
-        return "below" if documented_here else "see [Configuration](configuration.md)"
+        if documented_here:
+            return "below"
+        if type(value).__module__ == secret_config.__name__:
+            return "see [Secret shares](secret.md)"
+        return "see [Configuration](configuration.md)"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):

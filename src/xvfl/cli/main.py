@@ -22,6 +22,7 @@ from xvfl.cli import (
     inspect_command,
     release_command,
     runs,
+    secret_command,
     services,
     serving,
     status_command,
@@ -96,6 +97,7 @@ for _command in encoder_command.COMMANDS:
 GROUPS = {
     "heads": heads_command.app,
     "upload": upload_command.app,
+    "secret": secret_command.app,
     "certs": certificates.app,
     "trail": trail_command.app,
 }

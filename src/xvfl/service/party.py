@@ -30,6 +30,7 @@ from xvfl.service.party_service import PartyService
 from xvfl.service.prediction.assisted_prediction import AssistedPredictor
 from xvfl.service.prediction.http_endpoint import start_endpoint
 from xvfl.service.prediction.party_prediction import PartyPredictor, require_trained
+from xvfl.service.secret_config import refuse_plain
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.party_encoder import VERSION
@@ -294,6 +295,7 @@ def serve_party_predictions(
 
 def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
     """Load a party that uploads, or takes part in interactive training, as its inputs say."""
+    refuse_plain(inputs.config.secret, "`xvfl party`")
     kind = UploadPartyService if inputs.config.training == "upload" else PartyService
     return kind(inputs, log)
 
