@@ -49,8 +49,6 @@ PATH = re.compile(r"`((?:src|lab|tests|examples|scripts)/[\w./-]+)(?:::\w+)?`")
 
 def options(page: Path, name: str) -> str:
     """Format a configuration class: each option, its default, its meaning."""
-    if name == "LAMBDA_RANGES":
-        return lambda_ranges()
     cls = getattr(CONFIG_MODULES[page.name], name)
     docs, hints = field_docs(cls), get_type_hints(cls)
     lines = ["| option | default | meaning |", "|---|---|---|"]
@@ -71,15 +69,6 @@ def metrics(page: Path, name: str) -> str:
         by = f"{{{label}}}" if key.startswith("party_") or label != "party" else ""
         total = "_total" if kind == "counter" else ""
         lines.append(f"| `xvfl_{key}{total}{by}` | {kind} | {text} |")
-    return "\n".join(lines)
-
-
-def lambda_ranges() -> str:
-    """Format the paper's ranges of λ1 and λ2."""
-    lines = ["| data | `lambda1` | `lambda2` |", "|---|---|---|"]
-    for name, pair in run_config.LAMBDA_RANGES.items():
-        first, second = (", ".join(f"{value:g}" for value in values) for values in pair)
-        lines.append(f"| {name} | {first} | {second} |")
     return "\n".join(lines)
 
 

@@ -332,7 +332,7 @@ SETTINGS: dict[str, Setting] = {
         {**FOUR, "method": "laser+mask", "label_protection": "off"}
     ),
     "xvfl, four members, noise": Setting({**FOUR, "method": "xvfl", "label_protection": "noise"}),
-    "iavfl, three parties, off": Setting({"method": "iavfl", "label_protection": "off"}, parties=3),
+    "laser, three parties, off": Setting({"method": "laser", "label_protection": "off"}, parties=3),
     "laser+mask": Setting({"method": "laser+mask"}),
     "page, four members, off": Setting({**FOUR, "optimizer": "page", "label_protection": "off"}),
     "epsilon": Setting({"method": "laser", "epsilon": 4.0}),
@@ -361,7 +361,7 @@ SLOW = (
     "off",
     "explicit values, no gradients",
     "xvfl, four members, noise",
-    "iavfl, three parties, off",
+    "laser, three parties, off",
     "page, four members, off",
     "one member",
     "two heads",

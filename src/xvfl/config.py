@@ -1,7 +1,7 @@
 """Configuration: frozen dataclasses, built from TOML or keyword arguments.
 
 Every field is documented beneath it. An unknown key raises an error that suggests the closest
-valid key, or the new name of a renamed one.
+valid key.
 """
 
 import math
@@ -28,48 +28,13 @@ KINDS = {
     "identifier": "not a feature: ignored and never completed",
 }
 """Kinds of columns."""
-METHOD_NAMES = ["xvfl+", "xvfl", "standalone", "vanilla", "iavfl", "fedcvt", "laser", "laser+mask"]
+METHOD_NAMES = ["xvfl+", "xvfl", "standalone", "vanilla", "laser", "laser+mask"]
 """Names of all methods; `xvfl.methods.register_method` adds to them."""
+LAB_METHODS = ("iavfl", "fedcvt")
+"""Methods that `xvfl_lab.methods` registers."""
 
 COORDINATOR = "coordinator"
 """Name of the coordinator, which holds the heads; no party may have it."""
-
-RENAMED_IN = "0.2"
-RENAMED_KEYS = {
-    "missing": "na_values",
-    "one_hot_up_to": "one_hot_max_size",
-    "hashed_width": "hash_embedding_dim",
-    "id": "id_column",
-    "embedding": "embedding_dim",
-    "hidden": "hidden_dim",
-    "blocks": "n_blocks",
-    "channels": "base_channels",
-    "masks": "n_masks",
-    "full_at": "full_threshold",
-    "distillation": "distillation_alpha",
-    "seed": "random_state",
-    "batch": "batch_size",
-    "optimiser": "optimizer",
-    "page_batch": "page_batch_size",
-    "validation": "validation_fraction",
-    "test": "test_fraction",
-    "streamed": "out_of_core",
-    "state": "state_dir",
-    "revoked": "revocation_list",
-    "own": "local_party",
-    "waiting": "timeouts",
-    "checkpoint_steps": "checkpoint_interval",
-    "release": "release_to",
-    "health": "status_address",
-    "largest_message": "max_message_bytes",
-    "parties": "join",
-    "give_up": "reconnect_timeout",
-    "most_ids": "max_ids",
-    "workers": "n_threads",
-    "authority": "ca_certificate",
-    "key": "private_key",
-}
-"""New names of renamed keys; a key was renamed in the classes that have the new name."""
 
 
 def _require(config: object, name: str, holds: bool, expected: str) -> None:
@@ -218,13 +183,11 @@ class LossConfig:
 
     method: str = "xvfl+"
     """Training method: `xvfl+` is the default, `xvfl` the paper's X-VFL. Baselines: `standalone`,
-    `vanilla`, `iavfl`, `fedcvt`, `laser`, `laser+mask`."""
-    lambda1: float | tuple[float, ...] = 0.1
-    """Weight λ₁ of the loss DSAlign₁; of several values the one with the best validation score is
-    chosen."""
-    lambda2: float | tuple[float, ...] = 0.1
-    """Weight λ₂ of the loss DSAlign₂; of several values the one with the best validation score is
-    chosen."""
+    `vanilla`, `laser`, `laser+mask`."""
+    lambda1: float = 0.1
+    """Weight λ₁ of the loss DSAlign₁."""
+    lambda2: float = 0.1
+    """Weight λ₂ of the loss DSAlign₂."""
     self_completion: float | None = None
     """Weight of the self-completion loss of `xvfl+`: each party predicts alone from masked copies
     of a row, before and after completion; by default 1, and 2/k for k > 2 parties with images. 0 =
@@ -256,10 +219,6 @@ class LossConfig:
     aggregation: Literal["mean", "concat"] = "mean"
     """How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
     concatenation."""
-    distillation_alpha: float = 0.5
-    """Weight α of the distillation loss of `iavfl`, 0 to 1."""
-    distillation_temperature: float = 2.0
-    """Temperature of the distillation loss of `iavfl`."""
     full_threshold: float | None = None
     """Share of observed features from which a row counts as full at a party, at most 1 (the
     paper's definition); by default the largest share that at least half of the party's rows
@@ -280,16 +239,13 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         if self.method not in METHOD_NAMES:
-            raise ConfigError(unknown("method", self.method, METHOD_NAMES))
+            of_lab = "; `import xvfl_lab.methods` first" if self.method in LAB_METHODS else ""
+            raise ConfigError(unknown("method", self.method, METHOD_NAMES) + of_lab)
         for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
-            value = getattr(self, name)
-            values = value if isinstance(value, tuple) else (value or 0.0,)
-            _require(self, name, bool(values) and min(values) >= 0, "a weight of 0 or more")
-        for name in ("guidance", "distillation_alpha"):
-            _require(self, name, 0 <= (getattr(self, name) or 0.0) <= 1, "a share from 0 to 1")
+            _require(self, name, (getattr(self, name) or 0.0) >= 0, "a weight of 0 or more")
+        _require(self, "guidance", 0 <= (self.guidance or 0.0) <= 1, "a share from 0 to 1")
         unmasked = 0 <= (self.unmasked_copies or 0.0) < 1
         _require(self, "unmasked_copies", unmasked, "a share from 0 to below 1")
-        _require(self, "distillation_temperature", self.distillation_temperature > 0, "above 0")
         _require(self, "n_masks", 0 <= self.n_masks <= 31, "0 (automatic) or from 1 to 31")
         reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
         _require(self, "full_threshold", reachable, "above 0, at most 1")
@@ -589,16 +545,6 @@ SECTIONS: dict[str, type] = {
 }
 """Sections of a run's configuration file."""
 
-LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "cifar10": ((0.01, 0.02, 0.05, 0.1, 0.2, 0.5), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)),
-    "tinyimagenet": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
-    "utkface": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
-    "mimic3": ((5e-4, 1e-3, 2e-3, 5e-3, 1e-2), (0.02, 0.05, 0.1)),
-    "bank": ((1e-4, 2e-4, 5e-4, 1e-3), (5e-5, 1e-4, 2e-4, 5e-4)),
-    "avazu": ((1e-4, 2e-4, 5e-4, 1e-3), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4)),
-}
-"""Ranges of λ₁ and λ₂ in the paper, by data set (tab:lambda_values)."""
-
 
 def read_config(path: Path) -> str:
     """Read a configuration file as text."""
@@ -656,10 +602,16 @@ def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+REMOVED = {"distillation_alpha", "distillation_temperature"}
+"""Options of version 0.3 that saved models have, and that no method of this package uses."""
+
+
+def build_saved(cls: type, data: Mapping[str, Any], where: str) -> Any:
+    """Build a section of the configuration of a saved model; ignore options that were removed."""
+    return build(cls, {key: value for key, value in data.items() if key not in REMOVED}, where)
+
+
 def _unknown_key(key: str, valid: Collection[str]) -> str:
-    new_name = RENAMED_KEYS.get(key)
-    if new_name in valid:
-        return f"unknown key {key!r}: renamed to {new_name!r} in {RENAMED_IN}"
     owners = [name for name, cls in SECTIONS.items() if key in [f.name for f in fields(cls)]]
     hint = f"; {key} belongs in [{owners[0]}]" if owners else ""
     return f"{unknown('key', key, valid)}{hint}"

@@ -230,10 +230,9 @@ def test_three_and_eight_parties(k: int) -> None:
         assert np.isfinite(model.predict_proba(tables, mode, party).to_numpy()).all()
 
 
-@pytest.mark.parametrize("method", ["iavfl", "fedcvt"])
-def test_methods_with_two_encoders_are_rejected(method: str) -> None:
+def test_methods_with_two_encoders_are_rejected(two_encoders: str) -> None:
     with pytest.raises(ConfigError, match=r"upload .*choose one of .*laser"):
-        small(method=method).fit(BOTH, Y)
+        small(method=two_encoders).fit(BOTH, Y)
 
 
 def test_members_are_rejected() -> None:
@@ -272,26 +271,6 @@ def test_warm_start_continues_encoders_and_heads() -> None:
     trained = model.model_.parties["bank"].state_dict()
     assert any(not torch.equal(encoder[key], trained[key]) for key in encoder)
     assert all(torch.allclose(encoder[key], trained[key], atol=0.5) for key in encoder)
-
-
-def test_a_lambda_search_trains_encoders_once() -> None:
-    labels: list[str] = []
-
-    def show(update: ProgressUpdate) -> None:
-        if update.record.kind == "epoch":
-            labels.append(update.label)
-
-    dataset = prepared()
-    options = resolved(dataset, PrivacyConfig("no_gradients"))
-    plan = TrainingPlan(options).with_loss(_with_lambdas(options))
-    fit(dataset, plan, on_progress=show)
-    expected = ["encoder of bank"] * 2 + ["encoder of shop"] * 2
-    assert labels[:4] == expected and labels.count("encoder of bank") == 2
-    assert sum(label.startswith("λ1") for label in labels) == 4 and labels[-2:] == ["", ""]
-
-
-def _with_lambdas(options: Options) -> Any:
-    return replace(options.loss, lambda2=(0.1, 0.2))
 
 
 def interrupt_after(count: int) -> ProgressCallback:

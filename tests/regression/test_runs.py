@@ -140,7 +140,7 @@ def test_unlabeled_rows_train_from_disk_as_in_memory(tmp_path: Path) -> None:
         assert bool(batch.y[-221:].isnan().all()) and len(batch.weight.unique()) <= 3
 
 
-def test_configurations_that_do_not_fit(tmp_path: Path) -> None:
+def test_configurations_that_do_not_fit(tmp_path: Path, two_encoders: str) -> None:
     text = CONFIG.replace("DISK", "false")
     with pytest.raises(ConfigError, match="class_weight: expected 'none' with labels.task"):
         parse_config(text + 'class_weight = "balanced"\n', "run.toml")
@@ -150,7 +150,7 @@ def test_configurations_that_do_not_fit(tmp_path: Path) -> None:
     default = path.read_text()
     path.write_text(default + '[privacy]\nlabel_protection = "noise"\n')
     assert "bin the label into classes to audit" in rejected_with("audit", path, "--quick")
-    text = default.replace("[net]", '[loss]\nmethod = "fedcvt"\n[net]')
+    text = default.replace("[net]", f'[loss]\nmethod = "{two_encoders}"\n[net]')
     path.write_text(text)
     assert "predicts classes only" in rejected_with("train", path, "--out", tmp_path / "run")
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError
-from xvfl.methods import METHODS
 from xvfl_lab.experiments.stacked_runs import RunConfig
+from xvfl_lab.methods import METHODS
 from xvfl_lab.scenarios import KINDS, Kind
 
 SOME_RATES = (0.0, 0.5, 0.9, 1.0)

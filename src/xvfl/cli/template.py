@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from xvfl.config import LAMBDA_RANGES, SECTIONS, Config, TableOptions, TaskKind
+from xvfl.config import SECTIONS, Config, TableOptions, TaskKind
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -53,12 +53,6 @@ def template(
         lines += [f"# [parties.{key}.options]", *_commented(TableOptions)]
     for section in ("net", "loss", "train"):
         lines += ["", f"[{section}]", *_commented(SECTIONS[section])]
-        if section == "loss":
-            lines += ["# Ranges of lambda1 and lambda2 in the paper; several values are searched:"]
-            lines += [
-                f"#   {name}: lambda1 = {list(first)}, lambda2 = {list(second)}"
-                for name, (first, second) in LAMBDA_RANGES.items()
-            ]
     return "\n".join(lines) + "\n"
 
 

@@ -580,9 +580,6 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             given["class_weight"] = "none"
         if given["random_state"] is None or isinstance(self.random_state, np.random.RandomState):
             given["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        for name in ("lambda1", "lambda2"):
-            if isinstance(given[name], Sequence | np.ndarray) and not isinstance(given[name], str):
-                given[name] = tuple(given[name])
         where = type(self).__name__
         net, loss, train, privacy = (
             build(cls, {k: given[k] for k in cls.__dataclass_fields__ if k in given}, where)

@@ -1,6 +1,6 @@
 """XVFLRegressor: a scikit-learn compatible regressor for tables of several parties."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -34,13 +34,11 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         How to read the columns of a party's table, by party.
     method : str, default="xvfl+"
         Training method: `"xvfl+"` is the default, `"xvfl"` the paper's X-VFL. Baselines are
-        `"standalone"`, `"vanilla"`, `"iavfl"`, `"laser"` and `"laser+mask"`.
-    lambda1 : float or sequence of float, default=0.1
-        Weight λ₁ of the loss DSAlign₁. Of several values the one with the best validation score is
-        chosen.
-    lambda2 : float or sequence of float, default=0.1
-        Weight λ₂ of the loss DSAlign₂. Of several values the one with the best validation score is
-        chosen.
+        `"standalone"`, `"vanilla"`, `"laser"` and `"laser+mask"`.
+    lambda1 : float, default=0.1
+        Weight λ₁ of the loss DSAlign₁.
+    lambda2 : float, default=0.1
+        Weight λ₂ of the loss DSAlign₂.
     self_completion : float, default=None
         Weight of the self-completion loss of `"xvfl+"`: each party predicts alone from masked
         copies of a row, before and after completion. None means 1, and 2/k for k > 2 parties with
@@ -71,8 +69,6 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     aggregation : {"mean", "concat"}, default="mean"
         How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
         concatenation.
-    distillation_alpha : float, default=0.5
-        Weight α of the distillation loss of `"iavfl"`, 0 to 1.
     full_threshold : float, default=None
         Share of observed features from which a row counts as full at a party, at most 1 (the
         paper's definition). By default the largest share that at least half of the party's rows
@@ -254,8 +250,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         id_column: str | Mapping[str, str] | None = None,
         table_options: Mapping[str, TableOptions] | None = None,
         method: str = "xvfl+",
-        lambda1: float | Sequence[float] = 0.1,
-        lambda2: float | Sequence[float] = 0.1,
+        lambda1: float = 0.1,
+        lambda2: float = 0.1,
         self_completion: float | None = None,
         n_masks: int = 0,
         unmasked_copies: float | None = None,
@@ -266,7 +262,6 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         cross_completion: bool = True,
         joint_masks: bool | None = None,
         aggregation: str = "mean",
-        distillation_alpha: float = 0.5,
         full_threshold: float | None = None,
         embedding_dim: int = 0,
         hidden_dim: int = 0,
