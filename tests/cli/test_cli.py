@@ -27,7 +27,7 @@ def test_version() -> None:
 
 
 HELP = {
-    "demo": (["--out", "--seeds", "--rates", "--workers"], "xvfl demo --seeds 5"),
+    "demo": (["--out", "--federated"], "scanned digits"),
     "inspect": (
         ["TABLES", "--id", "--label", "--task", "--kind", "--json"],
         "xvfl inspect bank.csv shop.parquet --id customer --label churned",

@@ -74,8 +74,9 @@ def train(
     """
     from xvfl.config import read_config
     from xvfl.dataset.inspection import every_problem
-    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
     from xvfl.model.progress import epochs_text, overlap_table, progress_bar
+    from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib
+    from xvfl.model.report.run_plots import plot_training
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import train_run
     from xvfl.system.signals import INTERRUPTED
@@ -138,8 +139,9 @@ def evaluate(
     xvfl evaluate run --compare trees
     """
     from xvfl.model.fit_report import read_report
-    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_evaluation
     from xvfl.model.progress import work_bar
+    from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib
+    from xvfl.model.report.run_plots import plot_evaluation
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import evaluate_run
 
@@ -205,8 +207,8 @@ def explain(
     """
     from xvfl.cli.output import print_explanation
     from xvfl.model.explain.explain_model import ExplainOptions
-    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, save_figure
     from xvfl.model.progress import work_bar
+    from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib, save_figure
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import explain_run
 
