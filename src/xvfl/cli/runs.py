@@ -172,12 +172,12 @@ def _compare(folder: "RunDir", rival: str, report: "Report") -> "TreeComparison"
 def explain(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     metric: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="auroc, accuracy or log_loss; for regression r2, squared_error or absolute_error. "
             "Default: AUROC for two classes, accuracy for more, R² for numbers."
         ),
-    ] = "auto",
+    ] = None,
     shared: Annotated[
         bool, typer.Option("--shared", help="Only rows that every party observes.")
     ] = False,

@@ -196,10 +196,10 @@ def uses_unlabeled(loss: LossConfig, privacy: PrivacyConfig) -> bool:
     return learns or method_spec(loss.method).uses_unlabeled
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the torch device for `auto`, `cpu` or `cuda`."""
+def choose_device(name: str | None) -> torch.device:
+    """Return the torch device for `cpu` or `cuda`; by default a GPU if there is one."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: expected a GPU for 'cuda', found none; use 'auto' or 'cpu'")
+        raise ConfigError("device: expected a GPU for 'cuda', found none; use 'cpu'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
