@@ -271,11 +271,11 @@ def test_more_than_two_parties_with_images_weigh_self_completion_less(
     rng = np.random.default_rng(0)
     ids = list(BANK.index)
     strips = {name: Images(rng.random((ROWS, 4, 4)), ids) for name in parties}
-    fitted = small(epochs=1, n_blocks=1).fit(strips, Y)
+    fitted = small(epochs=1, net={"n_blocks": 1}).fit(strips, Y)
     assert fitted.model_.loss.self_completion == weight
-    assert small(epochs=1, n_blocks=1, self_completion=0.8).fit(strips, Y).model_.loss == replace(
-        fitted.model_.loss, self_completion=0.8
-    )
+    assert small(epochs=1, net={"n_blocks": 1}, loss={"self_completion": 0.8}).fit(
+        strips, Y
+    ).model_.loss == replace(fitted.model_.loss, self_completion=0.8)
 
 
 def test_tables_and_other_methods_keep_the_weight_of_self_completion() -> None:

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.options import by_section
 from xvfl import Images, XVFLClassifier
 from xvfl.audit.load_scenario import load_scenario
 from xvfl.audit.simulation import Scenario, configured_protection, simulate
@@ -213,7 +214,9 @@ def _protection(trainer: Trainer) -> str:
 
 def from_estimator(setting: Setting, folder: Path) -> None:
     """Train with the estimator."""
-    XVFLClassifier(**{"device": "cpu", **setting.options}).fit(setting.tables(), setting.labels())
+    XVFLClassifier(**by_section({"device": "cpu", **setting.options})).fit(
+        setting.tables(), setting.labels()
+    )
 
 
 def _config(setting: Setting, folder: Path) -> Path:

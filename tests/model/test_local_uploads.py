@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tests.command_line import run_xvfl
+from tests.options import by_section
 from tests.small_tables import (
     CONFIG,
     assert_same_run,
@@ -73,7 +74,7 @@ def small(**changes: Any) -> XVFLClassifier:
         "label_protection": "no_gradients",
         "threshold": 0.5,
     }
-    return XVFLClassifier(**{**options, **changes})
+    return XVFLClassifier(**by_section({**options, **changes}))
 
 
 def prepared(unlabeled: bool = True) -> InMemoryDataset:
@@ -195,7 +196,7 @@ def test_it_predicts_in_every_mode_also_after_loading(
         pd.testing.assert_frame_equal(loaded.predict_table(BOTH, mode, party), table)
         assert (table["completed"] == 0).all()
     assert (fitted.predict(BOTH) == Y).mean() > 0.8
-    assert loaded.get_params()["heads"] == 4 and isinstance(loaded.model_.method, Members)
+    assert loaded.get_params()["net__heads"] == 4 and isinstance(loaded.model_.method, Members)
     again = loaded.set_params(epochs=1, device="cpu", verbose=False).fit(BOTH, Y)
     assert again.model_.net == fitted.model_.net
     pd.testing.assert_frame_equal(loaded.complete(BOTH, "bank"), fitted.complete(BOTH, "bank"))
@@ -246,7 +247,7 @@ def test_numbers_and_images() -> None:
     parties = {"a": Images(rng.random((ROWS, 8, 8)), ids), "shop": SHOP}
     sizes = {"embedding_dim": 8, "hidden_dim": 16, "n_blocks": 1, "base_channels": 8}
     options = {"epochs": 1, "device": "cpu", "verbose": False, "heads": 2}
-    model = XVFLRegressor(**sizes, **options, label_protection="no_gradients")
+    model = XVFLRegressor(**by_section({**sizes, **options}), label_protection="no_gradients")
     model.fit(parties, BANK["balance"])
     assert np.isfinite(model.predict(parties)).all()
 

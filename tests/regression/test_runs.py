@@ -83,13 +83,13 @@ def test_explanation_and_prediction_from_the_shell(run: Path) -> None:
     said = run_xvfl("explain", run, "--repeats", "1")
     assert said.code == 0 and "R² of 88 rows" in said.out
     tables = run.parent
-    inputs = [f"--input={name}={tables / name}.parquet" for name in TABLES]
+    inputs = [f"{name}={tables / name}.parquet" for name in TABLES]
     for mode in (
         ["--mode", "local", "--party", "lab"],
         ["--mode", "assisted", "--party", "lab"],
         [],
     ):
-        said = run_xvfl("predict", run, *inputs, *mode, "--output", run / "answers.csv")
+        said = run_xvfl("predict", run, *inputs, *mode, "--out", run / "answers.csv")
         assert said.code == 0, said.err
     answers = pd.read_csv(run / "answers.csv", index_col="id")
     assert list(answers) == ["prediction", "mode", "parties", "completed", "notes"]
@@ -168,7 +168,7 @@ def test_inspect_and_init_know_the_task(tmp_path: Path) -> None:
     assert "unknown task 'ranking'" in run_xvfl(*options, "--task", "ranking").err
     frame = describe({"clinic": table}, label="progression", task="regression")
     assert "correlation" in frame.loc[("clinic", "cents"), "warnings"]
-    tables = ("--party", "a=clinic.csv", "--party", "b=lab.csv", "--task", "regression")
+    tables = ("a=clinic.csv", "b=lab.csv", "--task", "regression")
     assert run_xvfl("init", tmp_path / "run.toml", *tables).code == 0
     assert _config(tmp_path / "run.toml").labels.task == "regression"
 
@@ -218,9 +218,8 @@ def test_a_federation_of_processes(tmp_path: Path) -> None:
     said = run_xvfl(
         "predict",
         tmp_path / "shop",
-        "--input",
         f"shop={tmp_path / 'shop.csv'}",
-        "--output",
+        "--out",
         answers,
     )
     assert said.code == 0, said.err
