@@ -293,7 +293,7 @@ class RestartingTransport(InProcessTransport):
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["during a request", "between requests"])
-@pytest.mark.parametrize("at", [2, 3, 5])
+@pytest.mark.parametrize("at", [2, 3, 4])
 def test_a_party_that_restarts_is_matched_again(at: int, fails: bool, tmp_path: Path) -> None:
     config, events = MatchingConfig(n_threads=1), list[Mapping[str, Any]]()
 
@@ -342,7 +342,7 @@ def test_long_matching_logs_its_progress(tmp_path: Path, monkeypatch: pytest.Mon
     over = {"p0": InProcessTransport(end.hello, end.handle)}
     match_parties(over, ids, ["y"], config, tmp_path / "c.json", events.append)
     shares = [e["percent"] for e in events if e["event"] == "matching_progress"]
-    assert shares == sorted(shares) and shares[0] < 10 and shares[-1] == 100
+    assert shares == sorted(shares) and shares[0] < 20 and shares[-1] == 100
 
 
 @pytest.mark.parametrize(

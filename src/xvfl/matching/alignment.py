@@ -89,7 +89,6 @@ class PartyAlignment:
                 "rule": self.rule,
                 "session": self.match.session.hex(),
                 "labeled_ids": self.match.labeled_ids,
-                "found": self.match.found,
                 "table": asdict(self.table),
                 "rows": self.match.rows.tolist(),
             },
@@ -131,7 +130,7 @@ def load_party_alignment(path: Path) -> PartyAlignment:
     try:
         rows = np.array(data["rows"], dtype=np.int64)
         session = bytes.fromhex(data["session"])
-        match = PartyMatch(rows, data["labeled_ids"], session, data["found"])
+        match = PartyMatch(rows, data["labeled_ids"], session)
         alignment = PartyAlignment(match, data["rule"], _fingerprint(data["table"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
