@@ -1,7 +1,5 @@
 """The code blocks of the docs run word for word."""
 
-import ast
-import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -10,7 +8,6 @@ from textwrap import dedent
 import pytest
 
 from tests.small_tables import SOURCE
-from xvfl import XVFLClassifier
 from xvfl.config import LabelsConfig, parse_config
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 
@@ -26,24 +23,6 @@ def test_the_python_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for number, code in enumerate(PYTHON.findall(page)):
         exec(compile(code, f"docs/python.md, block {number}", "exec"), names)
     assert (tmp_path / "model" / "manifest.json").is_file()
-
-
-def test_the_guide_lists_every_parameter_with_its_default() -> None:
-    text = (
-        (ROOT / "docs" / "python.md")
-        .read_text(encoding="utf-8")
-        .partition("## Parameters")[2]
-        .partition("\n## ")[0]
-    )
-    parameters = dict(inspect.signature(XVFLClassifier.__init__).parameters)
-    del parameters["self"]
-    listed: dict[str, object] = {}
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            names, defaults = (re.findall("`([^`]+)`", cell) for cell in line.split("|")[1:3])
-            values = [ast.literal_eval(each) for each in defaults]
-            listed |= zip(names, values * len(names) if len(values) == 1 else values, strict=True)
-    assert listed == {name: each.default for name, each in parameters.items()}
 
 
 @pytest.mark.slow

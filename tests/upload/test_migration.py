@@ -153,7 +153,7 @@ class Federation:
 
     def _predict(self, name: str) -> pd.DataFrame:
         out = self.folder / f"{name}-answers.csv"
-        said = run_xvfl("predict", "--federation", self.folder / f"{name}.toml", "--output", out)
+        said = run_xvfl("predict-federation", self.folder / f"{name}.toml", "--out", out)
         assert said.code == 0, said.err
         return read_answers(out)
 
@@ -265,7 +265,7 @@ def test_a_released_head_predicts_locally_and_its_exported_bundle_is_served(
 ) -> None:
     said = run_xvfl(
         *("predict", old.folder / "bank", "--mode", "local", "--party", "bank"),
-        *("--input", f"bank={old.folder / 'bank-new.csv'}", "--output", tmp_path / "local.csv"),
+        *(f"bank={old.folder / 'bank-new.csv'}", "--out", tmp_path / "local.csv"),
     )
     assert said.code == 0, said.err
     assert_equal(read_answers(tmp_path / "local.csv"), old.local)

@@ -119,10 +119,8 @@ class RunDir:
         try:
             with safe_open(path, framework="pt") as file:
                 header = file.metadata() or {}
-                # Version 0.1.0 wrote no format.
-                if header.get("format", "1") != str(FORMAT):
-                    version, written = header.get("version", "0.1.0"), header.get("format", "1")
-                    raise self._other_format(version, written)
+                if header.get("format") != str(FORMAT):
+                    raise self._other_format(header["version"], header.get("format"))
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             metadata: dict[str, Any] = json.loads(header["metadata"])
         except (SafetensorError, OSError, KeyError, ValueError) as error:
