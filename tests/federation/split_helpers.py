@@ -76,7 +76,10 @@ def make_small_method(problem: Problem, name: str, **more: object) -> Method:
 def settings_json(train: TrainConfig | None = None, reconstruction: float = 0.0) -> str:
     """Serialize the settings of a small run."""
     given = RunSettings(
-        "xvfl+", NetConfig(D, 6), train or TrainConfig(optimizer="sgd"), reconstruction
+        "xvfl+",
+        NetConfig(D, 6),
+        train or TrainConfig(optimizer="sgd", learning_rate=1e-15),
+        reconstruction,
     )
     return json.dumps(asdict(given))
 

@@ -20,7 +20,7 @@ from xvfl.training.optimizer import (
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
     torch.manual_seed(0)
-    net, config = nn.Linear(3, 2), TrainConfig(optimizer=kind)  # type: ignore[arg-type]
+    net, config = nn.Linear(3, 2), TrainConfig(optimizer=kind, learning_rate=2e-3)  # type: ignore[arg-type]
     twin = copy.deepcopy(net)
     ours = build_optimizer([net], config)
     more = {"momentum": config.momentum} if kind == "sgd" else {"fused": True}
@@ -41,7 +41,7 @@ def test_a_step_is_torchs_own_bit_for_bit(kind: str) -> None:
 
 def test_holders_that_share_an_optimiser_keep_and_restore_their_own_part() -> None:
     torch.manual_seed(0)
-    nets, config = [nn.Linear(2, 2), nn.Linear(2, 2)], TrainConfig()
+    nets, config = [nn.Linear(2, 2), nn.Linear(2, 2)], TrainConfig(learning_rate=2e-3)
 
     def begin(nets: list[nn.Linear]) -> list[OptimizedNet]:
         shared = build_optimizer(nets, config)
@@ -70,7 +70,7 @@ def test_holders_that_share_an_optimiser_keep_and_restore_their_own_part() -> No
 
 def test_what_is_restored_lies_in_memory_as_the_weights_do() -> None:
     torch.manual_seed(0)
-    x, config = torch.rand(2, 4, 5, 5), TrainConfig()
+    x, config = torch.rand(2, 4, 5, 5), TrainConfig(learning_rate=2e-3)
 
     def begin() -> OptimizedNet:
         torch.manual_seed(1)
@@ -99,7 +99,7 @@ IMPORTS = """
 import sys, torch
 from xvfl.config import TrainConfig
 from xvfl.training.optimizer import OptimizedNet, WeightUpdate
-made = OptimizedNet(torch.nn.Linear(2, 1), TrainConfig())
+made = OptimizedNet(torch.nn.Linear(2, 1), TrainConfig(learning_rate=2e-3))
 for _ in range(2):
     made.net(torch.ones(3, 2)).sum().backward()
     made.update(WeightUpdate("step", 0.1))
