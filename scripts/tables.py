@@ -42,7 +42,7 @@ ESTIMATORS = {
     ROOT / "src" / "xvfl" / "estimator" / "classifier.py": XVFLClassifier,
     ROOT / "src" / "xvfl" / "estimator" / "regressor.py": XVFLRegressor,
 }
-OWN_TEXT = {"method", "class_weight", "random_state"}
+OWN_TEXT = {"method", "class_weight", "random_state", "net", "loss", "train"}
 """Parameters that are documented in the estimators, because they take other values there."""
 BLOCK = re.compile(r"<!-- (options|results|metrics): (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 MODES = ("local", "assisted", "collaborative")

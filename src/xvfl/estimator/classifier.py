@@ -108,21 +108,13 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         `[encoder]`. By default there is none.
     delta : float, default=1e-05
         The δ of differential privacy; choose it well below 1 / number of rows.
-    net : NetConfig, default=None
-        Sizes of the nets. By default NetConfig(embedding_dim=None, hidden_dim=None, n_blocks=4,
-        base_channels=32, seeing_completers=None, number_embedding_dim=None, skip_rank=None,
-        members=None, heads=None).
-    loss : LossConfig, default=None
-        Method and loss weights. By default LossConfig(method='xvfl+', lambda1=0.1, lambda2=0.1,
-        self_completion=None, n_masks=None, unmasked_copies=None, guidance=None, reconstruction=0.3,
-        stop_gradient=False, detach_cue=False, cross_completion=True, joint_masks=None,
-        aggregation='mean', full_threshold=None).
-    train : TrainConfig, default=None
-        Optimizer, schedule and validation. By default TrainConfig(epochs=None, batch_size=None,
-        optimizer=None, learning_rate=None, schedule='cosine', momentum=0.9, weight_decay=0.01,
-        page_batch_size=None, page_probability=None, validation_fraction=0.15, patience=15,
-        class_weight='none', completion_interval=None, image_shift=0.125, random_state=0,
-        device=None, precision='float32').
+    net : NetConfig or dict, default=None
+        Further options of the nets: `NetConfig(n_blocks=2)`. The parameters of this class come
+        first where they are not None.
+    loss : LossConfig or dict, default=None
+        Further options of the method and its loss: `LossConfig(lambda1=0.5)`.
+    train : TrainConfig or dict, default=None
+        Further options of the training: `TrainConfig(schedule="constant")`.
     bottoms : dict of Module or callable, default=None
         Custom bottom nets by party: a module, or a function of the party's `Layout` and of
         `embedding_dim` that returns one. A bottom maps the encoded columns and their observed
