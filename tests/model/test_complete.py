@@ -92,7 +92,7 @@ def test_intervals_hold_the_stated_share(model: XVFLClassifier) -> None:
             assert (low <= numbers["value"]).all() and (numbers["value"] <= high).all()
             inside += list((low <= true) & (true <= high))
             cells += len(numbers)
-        assert cells > 1500 and np.mean(inside) == pytest.approx(level, abs=tolerance)
+        assert cells > 1400 and np.mean(inside) == pytest.approx(level, abs=tolerance)
 
 
 def test_dates_have_intervals_in_their_own_format(model: XVFLClassifier) -> None:

@@ -33,7 +33,7 @@ REFERENCE = 16
 """Place in `LEVELS` of the level at which the lengths of intervals are compared."""
 BINS = 5
 """Bins of the completed value in a group."""
-TOLERANCE = 0.05
+TOLERANCE = 0.03
 """How much more than its level an interval may hold; a cell without such an interval has none."""
 MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 20, 100
 """Fewest hidden cells of a column for its distribution, of a group, and for more than one bin."""

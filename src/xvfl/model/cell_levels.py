@@ -76,7 +76,7 @@ def fit_levels(cells: NumberCells, exact: Floats) -> Floats:
     """Return the nominal level of intervals that hold a share `LEVELS`. (G, levels)
 
     `exact` (n,) is the probability that each cell is filled with the true value: where it is above
-    the level, a cell has no interval. The level is NaN where all intervals hold more.
+    the level, a cell has no interval. The level is NaN where no interval holds about its share.
     """
     found = np.tile(LEVELS, (GROUPS, 1))
     if min(cells.half.sum(), (~cells.half).sum()) < cells.copies * MIN_CELLS:
@@ -98,7 +98,8 @@ def fit_levels(cells: NumberCells, exact: Floats) -> Floats:
             wanted = level - np.clip(excess[at] / max(count, 1), -LEEWAY, LEEWAY)
             nominal = nominal_level(shares[kept], wanted, level - FARTHEST)
             held = np.interp(nominal, LEVELS[CHECKED], shares[kept])
-            far = held > level + FARTHEST
+            near = np.abs(shares[kept] - level) <= FARTHEST
+            far = held > level + FARTHEST and not near.any()
             found[which, at] = np.nan if far else nominal
             excess[at] += 0 if far else count * (held - level)
     return np.where(np.isnan(found), np.nan, np.fmax.accumulate(found, 1))
