@@ -193,7 +193,7 @@ def fit_quantiles(
         bins = bins_of(near, edges[which[0]])
         tables = [_quantiles_by_bin(each, bins, copies) for each in (target, target - near)]
         lengths = []
-        for table, offset in zip(tables, (0.0, near[:, None]), strict=True):
+        for table, offset in zip(tables, (np.zeros((1, 1)), near[:, None]), strict=True):
             shifted = np.clip(table[bins] + offset, 0, 1)
             low, high = shortest_between(shifted, rounded[chosen], REFERENCE)
             lengths.append((high - low).mean())
