@@ -27,7 +27,7 @@ from xvfl_serve.cell_model import GROUPS
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-LEVELS: Floats = np.linspace(0.0, 1.0, 21)
+LEVELS: Floats = np.arange(21) / 20
 """Levels of the stored quantiles."""
 REFERENCE = 16
 """Place in `LEVELS` of the level at which the lengths of intervals are compared."""
