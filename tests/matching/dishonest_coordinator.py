@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tests.matching.session_helpers import RULE
+from xvfl.matching.coordinator_session import encode_claim
 from xvfl.matching.group import ThreadMap
 from xvfl.matching.normalize import normalize_ids
-from xvfl.matching.oprf import Half, OprfClient, OprfServer, hash_domain
+from xvfl.matching.oprf import Claim, OprfClient, hash_domain
 from xvfl.matching.session_checks import session_id
 from xvfl.matching.session_messages import NONCE_BYTES, MatchingMessage, MessageKind, decode
 
 Items = list[bytes]
+Claims = list[Claim]
 
 
 @dataclass
@@ -22,19 +22,16 @@ class DishonestCoordinator:
     exchange: Callable[[bytes], bytes]
     labeled: Sequence[str]
     blind: Callable[[Items], Items] = lambda points: points
-    evaluate: Callable[[Items], Items] | None = None
-    tags: Callable[[Items], Items] = lambda tags: tags
-    claim: Callable[[list[int]], list[int]] = lambda matched: matched
+    claim: Callable[[Claims], Claims] = lambda matched: matched
     session: bytes = b""
-    party_ids: int = 0
     replies: dict[MessageKind, Items] = field(default_factory=dict)
+    proved: Claims = field(default_factory=list)
 
     def start(self) -> None:
         hello = MatchingMessage(
             MessageKind.HELLO, bytes(NONCE_BYTES), len(self.labeled), RULE.encode()
         )
-        welcome = decode(self.exchange(hello.encode()))
-        self.session, self.party_ids = session_id(hello, welcome), welcome.number
+        self.session = session_id(hello, decode(self.exchange(hello.encode())))
 
     def send(self, kind: MessageKind, items: Items) -> Items:
         """Send one request, record the reply and return its items."""
@@ -48,19 +45,12 @@ class DishonestCoordinator:
         self.start()
         texts = normalize_ids(self.labeled, RULE, "labeled ids")
         with ThreadMap(1) as threads:
-            client = OprfClient(texts, hash_domain(Half.COORDINATOR, self.session, RULE), threads)
-            server = OprfServer(texts, hash_domain(Half.PARTY, self.session, RULE), threads)
+            client = OprfClient(texts, hash_domain(self.session, RULE), threads)
             everything = slice(None)
             points = self.blind(client.blind(everything))
-            evaluated = self.send(MessageKind.BLIND, points)
-            client.finish(everything, evaluated)
-            matched = client.find(self.send(MessageKind.WANT_TAGS, []))
-            points = self.send(MessageKind.WANT_BLIND, [])
-            evaluated = (self.evaluate or server.evaluate)(points)
-            self.send(MessageKind.PARTY_EVALUATED, evaluated)
-            self.send(MessageKind.COORDINATOR_TAGS, self.tags(server.tags(everything)))
-        self.send_claims(self.claim(list(matched.values())))
+            client.finish(everything, self.send(MessageKind.BLIND, points))
+            self.proved = client.find(self.send(MessageKind.WANT_TAGS, []))
+        self.send_claims(self.claim(self.proved))
 
-    def send_claims(self, positions: list[int]) -> None:
-        body = np.array(positions, dtype="<u4").tobytes()
-        self.send(MessageKind.MATCHED, [body])
+    def send_claims(self, claims: Claims) -> None:
+        self.send(MessageKind.MATCHED, [encode_claim(each) for each in claims])

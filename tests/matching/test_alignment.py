@@ -43,7 +43,7 @@ def test_both_halves_come_back_as_they_were(files: tuple[Path, Path]) -> None:
     assert theirs.match.rows[handles[2]] == IDS.index("yuki")
     assert ours.matches["shop"].session == theirs.match.session
     assert (ours.rule, ours.matches["shop"].party_ids) == (RULE, 4)
-    assert (theirs.rule, theirs.match.labeled_ids, theirs.match.found) == (RULE, 3, 2)
+    assert (theirs.rule, theirs.match.labeled_ids) == (RULE, 3)
 
 
 def test_files_are_their_owners_alone_and_hold_no_id(files: tuple[Path, Path]) -> None:
@@ -106,7 +106,7 @@ def test_a_failed_write_leaves_the_old_file(
     mark = TableFingerprint.of(COLUMNS, IDS)
     monkeypatch.setattr("xvfl.system.files.os.replace", full)
     with pytest.raises(RunError, match="No space left on device.*unchanged"):
-        PartyAlignment(PartyMatch(np.array([0]), 1, b"x", 1), RULE, mark).save(files[1])
+        PartyAlignment(PartyMatch(np.array([0]), 1, b"x"), RULE, mark).save(files[1])
     assert files[1].read_bytes() == before and list(files[1].parent.iterdir()) == [files[1]]
 
 
@@ -118,7 +118,7 @@ def test_a_responder_answers_one_session_after_the_other() -> None:
     assert [sorted(each.rows) for each in kept] == [[0, 2], [0, 2]]
     assert kept[0].session != kept[1].session
     with pytest.raises(MatchingError, match="expected HELLO first, got WANT_TAGS"):
-        responder.answer(b"XM\2\5" + bytes(20))
+        responder.answer(b"XM\3\5" + bytes(20))
 
 
 def test_a_session_given_up_makes_room_for_the_next() -> None:

@@ -1,16 +1,17 @@
 """Attacks of a dishonest coordinator get no row; each succeeds once its defense is removed."""
 
+import os
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from tests.matching.dishonest_coordinator import DishonestCoordinator, Items
+from tests.matching.dishonest_coordinator import Claims, DishonestCoordinator
 from tests.matching.session_helpers import RULE, run_matching
 from xvfl.errors import MatchingError
 from xvfl.matching import CoordinatorSession, PartySession, UnmatchedRowsError
-from xvfl.matching.group import ThreadMap
-from xvfl.matching.oprf import Half, OprfClient, OprfServer, hash_domain
-from xvfl.matching.session_checks import SessionItems
+from xvfl.matching.group import PROOF_BYTES, ThreadMap, tag_and_proof
+from xvfl.matching.oprf import Claim, OprfClient
 from xvfl.matching.session_messages import MatchingMessage, MessageKind, decode
 
 IDS = [f"c{i}" for i in range(6)]
@@ -24,18 +25,17 @@ def attack(**deviations: Callable[..., object]) -> tuple[PartySession, Dishonest
     return party, DishonestCoordinator(party.answer, LABELED, **deviations)  # type: ignore[arg-type]
 
 
-def without_echo_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SessionItems, "receive", lambda self, message: message.items())
+def unmatched(matched: Claims) -> Claims:
+    """Claim the party's other ids, with random proofs."""
+    known = {each.position for each in matched}
+    others = (i for i in range(len(IDS)) if i not in known)
+    return [Claim(-1, i, os.urandom(PROOF_BYTES)) for i in others]
 
 
-def one_unmatched(matched: list[int]) -> list[int]:
-    return [*matched, next(i for i in range(len(IDS)) if i not in matched)]
-
-
-CLAIMS: dict[str, Callable[[list[int]], list[int]]] = {
-    "all": lambda matched: list(range(len(IDS))),
-    "one more": one_unmatched,
-    "only unmatched": lambda matched: [i for i in range(len(IDS)) if i not in matched],
+CLAIMS: dict[str, Callable[[Claims], Claims]] = {
+    "all": lambda matched: [*matched, *unmatched(matched)],
+    "one more": lambda matched: [*matched, *unmatched(matched)[:1]],
+    "only unmatched": unmatched,
 }
 
 
@@ -45,15 +45,13 @@ def test_without_a_deviation_the_session_succeeds() -> None:
     assert party.match is not None and sorted(party.match.rows) == MATCHED_ROWS
 
 
-@pytest.mark.parametrize(
-    ("claim", "unmatched"), [("all", 4), ("one more", 1), ("only unmatched", 4)]
-)
-def test_claims_of_unmatched_rows_are_rejected(claim: str, unmatched: int) -> None:
+@pytest.mark.parametrize(("claim", "count"), [("all", 4), ("one more", 1), ("only unmatched", 4)])
+def test_claims_of_unmatched_rows_are_rejected(claim: str, count: int) -> None:
     party, coordinator = attack(claim=CLAIMS[claim])
-    with pytest.raises(UnmatchedRowsError, match="found itself") as raised:
+    with pytest.raises(UnmatchedRowsError, match="a proof of the id of each row") as raised:
         coordinator.run()
-    assert raised.value.unmatched == unmatched
-    assert str(unmatched) not in str(raised.value), "the coordinator does not learn the number"
+    assert raised.value.unmatched == count
+    assert str(count) not in str(raised.value), "the coordinator does not learn the number"
     assert party.match is None
     with pytest.raises(MatchingError, match="this session is over"):
         coordinator.send_claims([])
@@ -63,10 +61,21 @@ def test_claims_of_unmatched_rows_are_rejected(claim: str, unmatched: int) -> No
 def test_without_the_check_of_claims_the_party_believes_them(
     claim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xvfl.matching.party_session.check_claims", lambda rows, found: None)
+    monkeypatch.setattr("xvfl.matching.party_session.check_claims", lambda claims, proofs: None)
     party, coordinator = attack(claim=CLAIMS[claim])
     coordinator.run()
     assert party.match is not None and set(party.match.rows) - set(MATCHED_ROWS)
+
+
+def test_proofs_of_other_rows_are_rejected() -> None:
+    def swap(matched: Claims) -> Claims:
+        first, second = matched
+        return [first._replace(proof=second.proof), second._replace(proof=first.proof)]
+
+    party, coordinator = attack(claim=swap)
+    with pytest.raises(UnmatchedRowsError) as raised:
+        coordinator.run()
+    assert raised.value.unmatched == 2 and party.match is None
 
 
 def test_repeated_claims_are_rejected() -> None:
@@ -86,39 +95,82 @@ def test_more_claims_than_labeled_ids_are_rejected() -> None:
 def test_rows_that_the_coordinator_leaves_out_get_no_handle() -> None:
     party, coordinator = attack(claim=lambda matched: matched[:1])
     coordinator.run()
-    assert party.match is not None
-    assert len(party.match.rows) == 1 and party.match.found == 2
+    assert party.match is not None and len(party.match.rows) == 1
 
 
-def test_ids_of_the_first_half_alone_give_no_row() -> None:
-    party, coordinator = attack(tags=lambda tags: [bytes([i]) * 16 for i in range(len(tags))])
-    with pytest.raises(UnmatchedRowsError):
-        coordinator.run()
-    assert party.match is None
+def claim_with_tags(coordinator: DishonestCoordinator) -> Callable[[Claims], Claims]:
+    """Claim every row with its tag, which the party has sent, as the proof."""
+
+    def claim(_: Claims) -> Claims:
+        tags = coordinator.replies[MessageKind.TAGS]
+        return [Claim(-1, position, tag) for position, tag in enumerate(tags)]
+
+    return claim
 
 
-def test_the_partys_points_as_blinded_points_come_too_late() -> None:
+def test_the_partys_tags_are_no_proofs() -> None:
     party, coordinator = attack()
-
-    def echo(points: Items) -> Items:
-        return coordinator.send(MessageKind.BLIND, points)
-
-    coordinator.evaluate = echo
-    with pytest.raises(MatchingError, match="expected PARTY_EVALUATED 0, got BLIND 0"):
-        coordinator.run()
-    assert party.match is None
-
-
-def test_the_partys_points_of_an_earlier_session_match_nothing() -> None:
-    _, earlier = attack()
-    earlier.run()
-    party, coordinator = attack(
-        blind=lambda _: earlier.replies[MessageKind.PARTY_BLIND], claim=CLAIMS["all"]
-    )
+    coordinator.claim = claim_with_tags(coordinator)
     with pytest.raises(UnmatchedRowsError) as raised:
         coordinator.run()
-    assert raised.value.unmatched == 4, "the ids of the second half are known, the others are not"
-    assert party.match is None
+    assert raised.value.unmatched == len(IDS) and party.match is None
+
+
+def test_if_tags_were_proofs_the_party_would_believe_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def same_part(text: str, point: bytes, domain: bytes) -> tuple[bytes, bytes]:
+        tag, _ = tag_and_proof(text, point, domain)
+        return tag, tag
+
+    monkeypatch.setattr("xvfl.matching.oprf.tag_and_proof", same_part)
+    party, coordinator = attack()
+    coordinator.claim = claim_with_tags(coordinator)
+    coordinator.run()
+    assert party.match is not None and sorted(party.match.rows) == list(range(len(IDS)))
+
+
+def claim_with_proofs_of_another_session(monkeypatch: pytest.MonkeyPatch) -> PartySession:
+    """Claim every row of a party with the proofs of another session with the same ids.
+
+    Lists keep their order, so the coordinator knows which id each position is.
+    """
+    monkeypatch.setattr("xvfl.matching.oprf.random_order", np.arange)
+    _, known = attack()
+    known.labeled = IDS
+    known.run()
+    party, coordinator = attack()
+    coordinator.claim = lambda _: known.proved
+    coordinator.run()
+    return party
+
+
+def test_proofs_of_another_session_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnmatchedRowsError) as raised:
+        claim_with_proofs_of_another_session(monkeypatch)
+    assert raised.value.unmatched == len(IDS)
+
+
+def test_without_fresh_secrets_proofs_of_another_session_are_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scalar = bytes([7, *[0] * 31])
+    monkeypatch.setattr("xvfl.matching.oprf.random_scalar", lambda: scalar)
+    for module in ("party_session", "coordinator_session"):
+        monkeypatch.setattr(f"xvfl.matching.{module}.hash_domain", lambda session, rule: b"")
+    monkeypatch.setattr("tests.matching.dishonest_coordinator.hash_domain", lambda *_: b"")
+    party = claim_with_proofs_of_another_session(monkeypatch)
+    assert party.match is not None and sorted(party.match.rows) == list(range(len(IDS)))
+
+
+def test_a_second_partys_evaluations_prove_nothing() -> None:
+    """The coordinator lets a second party with the same ids evaluate the points of a session."""
+    second, other = attack()
+    other.run()
+    party, coordinator = attack(
+        blind=lambda _: other.replies[MessageKind.EVALUATED], claim=CLAIMS["all"]
+    )
+    with pytest.raises(UnmatchedRowsError):
+        coordinator.run()
+    assert party.match is None and second.match is not None
 
 
 def test_echoed_points_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,89 +187,6 @@ def test_echoed_points_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
         party.answer(again.encode())
 
 
-@pytest.mark.parametrize("kind", [MessageKind.PARTY_BLIND, MessageKind.EVALUATED])
-def test_the_partys_points_as_evaluations_are_rejected(kind: MessageKind) -> None:
-    party, coordinator = attack()
-    coordinator.evaluate = lambda _: coordinator.replies[kind]
-    with pytest.raises(MatchingError, match="PARTY_EVALUATED: .* got an echo"):
-        coordinator.run()
-    assert party.match is None
-
-
-def test_the_partys_tags_are_rejected() -> None:
-    party, coordinator = attack()
-    coordinator.tags = lambda _: coordinator.replies[MessageKind.TAGS]
-    with pytest.raises(MatchingError, match="COORDINATOR_TAGS: .* got an echo"):
-        coordinator.run()
-    assert party.match is None
-
-
-@pytest.mark.parametrize("what", ["points", "tags", "both"])
-def test_echoes_give_no_row_even_without_their_check(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_echo_check(monkeypatch)
-    party, coordinator = attack(claim=CLAIMS["all"])
-    if what != "tags":
-        coordinator.evaluate = lambda points: points
-    if what != "points":
-        coordinator.tags = lambda _: coordinator.replies[MessageKind.TAGS]
-    with pytest.raises(UnmatchedRowsError):
-        coordinator.run()
-    assert party.match is None
-
-
-def relay_between_two_parties() -> PartySession:
-    """Let a second party evaluate the points of the first, and send its tags to the first.
-
-    Both parties hold the same ids, of which the coordinator knows none.
-    """
-    first, second = (PartySession(IDS, RULE, n_threads=1) for _ in range(2))
-    unknown = [f"x{i}" for i in range(len(IDS))]
-    other = DishonestCoordinator(second.answer, unknown)
-    other.start()
-
-    def evaluate(points: Items) -> Items:
-        return other.send(MessageKind.BLIND, points)
-
-    def tags(_: Items) -> Items:
-        return other.send(MessageKind.WANT_TAGS, [])
-
-    DishonestCoordinator(
-        first.answer, unknown, evaluate=evaluate, tags=tags, claim=CLAIMS["all"]
-    ).run()
-    return first
-
-
-def test_a_second_partys_ids_give_no_row() -> None:
-    with pytest.raises(UnmatchedRowsError) as raised:
-        relay_between_two_parties()
-    assert raised.value.unmatched == len(IDS)
-
-
-def test_without_separate_hashes_a_second_partys_ids_give_every_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("xvfl.matching.party_session.hash_domain", lambda half, session, rule: b"")
-    party = relay_between_two_parties()
-    assert party.match is not None and sorted(party.match.rows) == list(range(len(IDS)))
-
-
-def reflect(server_half: Half) -> int:
-    """Return how many ids a party finds if it evaluates its own points and gets its own tags."""
-    session = bytes(16)
-    with ThreadMap(1) as threads:
-        client = OprfClient(IDS, hash_domain(Half.PARTY, session, RULE), threads)
-        server = OprfServer(IDS, hash_domain(server_half, session, RULE), threads)
-        client.finish(slice(None), server.evaluate(client.blind(slice(None))))
-        return len(client.find(server.tags(slice(None))))
-
-
-def test_a_partys_own_answers_match_only_without_separate_hashes() -> None:
-    assert reflect(Half.COORDINATOR) == 0
-    assert reflect(Half.PARTY) == len(IDS)
-
-
 def test_a_whole_session_cannot_be_replayed() -> None:
     _, _, said = run_matching(LABELED, IDS)
     party = PartySession(IDS, RULE, n_threads=1)
@@ -227,17 +196,16 @@ def test_a_whole_session_cannot_be_replayed() -> None:
     assert party.match is None
 
 
-@pytest.mark.parametrize("kind", [MessageKind.EVALUATED, MessageKind.PARTY_BLIND])
-def test_a_coordinator_rejects_echoes_of_a_party(kind: MessageKind) -> None:
+def test_a_coordinator_rejects_echoes_of_a_party() -> None:
     party, blinded = PartySession(IDS, RULE, n_threads=1), list[bytes]()
 
     def exchange(data: bytes) -> bytes:
         if decode(data).kind == MessageKind.BLIND:
             blinded.append(decode(data).body)
         reply = decode(party.answer(data))
-        if reply.kind == kind:
-            reply = MatchingMessage(kind, reply.session, reply.number, blinded[0])
+        if reply.kind == MessageKind.EVALUATED:
+            reply = MatchingMessage(reply.kind, reply.session, reply.number, blinded[0])
         return reply.encode()
 
-    with pytest.raises(MatchingError, match=f"{kind.name}: .* got an echo"):
+    with pytest.raises(MatchingError, match=r"EVALUATED: .* got an echo"):
         CoordinatorSession(LABELED, RULE, n_threads=1).match(exchange)

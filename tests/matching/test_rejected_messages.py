@@ -20,13 +20,8 @@ from xvfl.matching.session_messages import (
 
 LABELED = ["a", "b", "c"]
 IDS = ["b", "c", "d", "e"]
-POINTS = [
-    MessageKind.BLIND,
-    MessageKind.EVALUATED,
-    MessageKind.PARTY_BLIND,
-    MessageKind.PARTY_EVALUATED,
-]
-LISTS = [*POINTS, MessageKind.TAGS, MessageKind.COORDINATOR_TAGS]
+POINTS = [MessageKind.BLIND, MessageKind.EVALUATED]
+LISTS = [*POINTS, MessageKind.TAGS]
 NOT_A_POINT = b"\xff" * 32
 ZERO = bytes(32)
 Change = Callable[[MatchingMessage], MatchingMessage]
@@ -108,7 +103,7 @@ def test_a_changed_greeting_is_noticed() -> None:
 
 @pytest.mark.parametrize("places", [[9], [0, 1, 2, 3]], ids=["beyond the list", "more than |X|"])
 def test_places_out_of_range_are_refused(places: list[int]) -> None:
-    data = b"".join(place.to_bytes(4, "little") for place in places)
+    data = b"".join(place.to_bytes(4, "little") + bytes(16) for place in places)
     with pytest.raises(MatchingError, match="MATCHED: expected at most 3 positions, each below 4"):
         spoilt(MessageKind.MATCHED, body(lambda _: data))
 
@@ -147,9 +142,9 @@ def test_other_versions_and_other_protocols_are_refused() -> None:
     for data, words in (
         (b"", "at least 24 bytes"),
         (hello[: HEADER.size - 1], "at least 24 bytes"),
-        (b"XM\1" + hello[3:], "version 2, got b'XM' version 1; use the same version of xvfl"),
+        (b"XM\1" + hello[3:], "version 3, got b'XM' version 1; use the same version of xvfl"),
         (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "got b'GE'"),
-        (hello[:3] + b"\x0e" + hello[4:], "kind from 1 to 13, got 14"),
+        (hello[:3] + b"\x0e" + hello[4:], "kind from 1 to 8, got 14"),
         (hello + b"x" * 64, "HELLO: expected at most 64 items"),
     ):
         with pytest.raises(MatchingError, match=words):

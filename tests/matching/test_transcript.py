@@ -8,20 +8,13 @@ import pytest
 
 from tests.matching.session_helpers import RULE, run_matching
 from xvfl.matching import RULES
-from xvfl.matching.group import hash_to_point, make_tag
-from xvfl.matching.oprf import Half, hash_domain
+from xvfl.matching.group import hash_to_point, tag_and_proof
+from xvfl.matching.oprf import hash_domain
 from xvfl.matching.session_messages import MessageKind, decode
 
 LABELED = [f"Customer {i:04d}" for i in range(40)]
 IDS = [f"customer  {i:04d} " for i in range(25, 75)]
-ITEMS = {
-    MessageKind.BLIND,
-    MessageKind.EVALUATED,
-    MessageKind.TAGS,
-    MessageKind.PARTY_BLIND,
-    MessageKind.PARTY_EVALUATED,
-    MessageKind.COORDINATOR_TAGS,
-}
+ITEMS = {MessageKind.BLIND, MessageKind.EVALUATED, MessageKind.TAGS, MessageKind.MATCHED}
 WINDOW = 8
 """Bytes that agree by chance once in 2⁶⁴."""
 PREFIXES = (b"", b"point\0", b"tag\0")
@@ -32,11 +25,16 @@ def traces(text: str, session: bytes) -> set[bytes]:
     """Give every form in which an id could show: itself, its hashes, its unblinded point."""
     found = set()
     for form in {text, text.strip(), text.lower(), *(rule(text) for rule in RULES.values())}:
-        domains = [hash_domain(half, session, rule) for half in Half for rule in RULES]
+        domains = [hash_domain(session, rule) for rule in RULES]
         salted = [prefix + domain + form.encode() for domain in domains for prefix in PREFIXES]
         plain = [form.encode(), form.encode("utf-16-le")]
         points = [hash_to_point(form, domain) for domain in domains]
-        tags = [make_tag(form, p, domain) for domain in domains for p in (*points, bytes(32))]
+        tags = [
+            part
+            for domain in domains
+            for point in (*points, bytes(32))
+            for part in tag_and_proof(form, point, domain)
+        ]
         hashes = [hashlib.new(name, each).digest() for name in HASHES for each in plain + salted]
         found |= {*plain, *points, *tags, *hashes}
     return found | {each.hex().encode() for each in found} | set(map(base64.b64encode, found))
@@ -63,7 +61,7 @@ def test_the_search_finds_what_leaks(leaky: str) -> None:
     found, _, said = run_matching(LABELED, IDS)
     text = RULES[RULE](IDS[3])
     added = {
-        "point": hash_to_point(text, hash_domain(Half.PARTY, found.session, RULE)),
+        "point": hash_to_point(text, hash_domain(found.session, RULE)),
         "sha256": b"\1\2" + hashlib.sha256(text.encode()).digest()[4:20],
         "id": b"\0" + text.encode(),
     }
@@ -91,12 +89,7 @@ def test_nothing_but_points_tags_places_and_sizes_is_said() -> None:
         MessageKind.EVALUATED: 32 * 40,
         MessageKind.WANT_TAGS: 0,
         MessageKind.TAGS: 16 * 50,
-        MessageKind.WANT_BLIND: 0,
-        MessageKind.PARTY_BLIND: 32 * 50,
-        MessageKind.PARTY_EVALUATED: 32 * 50,
-        MessageKind.COORDINATOR_TAGS: 16 * 40,
-        MessageKind.RECEIVED: 0,
-        MessageKind.MATCHED: 4 * 15,
+        MessageKind.MATCHED: (4 + 16) * 15,
         MessageKind.DONE: 0,
     }
 
@@ -117,4 +110,4 @@ def test_every_session_draws_afresh() -> None:
 def test_no_point_or_tag_occurs_twice_in_a_session() -> None:
     _, _, said = run_matching(LABELED, LABELED)
     items = [item for m in map(decode, said) if m.kind in ITEMS for item in m.items()]
-    assert len(items) == len(set(items)) == 6 * len(LABELED)
+    assert len(items) == len(set(items)) == 4 * len(LABELED)

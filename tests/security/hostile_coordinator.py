@@ -178,7 +178,7 @@ def attacked_service(folder: Path) -> HostileCoordinator:
     if not (folder / "shop.toml").exists():
         write_files(folder)
         (folder / "shop.toml").write_text(INTERACTIVE + PARTY.replace("PORT", "1"))
-        match = PartyMatch(np.arange(ROWS), ROWS, bytes(16), ROWS)
+        match = PartyMatch(np.arange(ROWS), ROWS, bytes(16))
         columns = ["customer", *secret_table().columns]
         alignment = PartyAlignment(match, "folded", TableFingerprint.of(columns[1:], IDS))
         alignment.save(folder / "shop" / "alignment.json")

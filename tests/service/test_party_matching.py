@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.matching.dishonest_coordinator import DishonestCoordinator, Items
+from tests.matching.dishonest_coordinator import Claims, DishonestCoordinator
 from tests.matching.session_helpers import RULE
 from xvfl.errors import MatchingError
 from xvfl.matching import CoordinatorSession, load_party_alignment
+from xvfl.matching.oprf import Claim
 from xvfl.matching.session_messages import MatchingMessage, MessageKind
 from xvfl.service.align import match_parties
 from xvfl.service.config import MatchingConfig
@@ -53,51 +54,55 @@ class Party:
 
 def test_claims_of_unmatched_rows_are_logged_with_their_number(tmp_path: Path) -> None:
     party = Party(tmp_path)
-    everything = list(range(len(IDS)))
-    with pytest.raises(MatchingError, match="only rows that this party found itself"):
-        DishonestCoordinator(party.exchange, LABELED, claim=lambda _: everything).run()
+
+    def everything(matched: Claims) -> Claims:
+        others = set(range(len(IDS))) - {each.position for each in matched}
+        return [*matched, *(Claim(-1, position, bytes(16)) for position in others)]
+
+    with pytest.raises(MatchingError, match="expected a proof of the id of each row"):
+        DishonestCoordinator(party.exchange, LABELED, claim=everything).run()
     assert party.logged("unmatched_rows_claimed") == [
         {"event": "unmatched_rows_claimed", "claimed": 6, "unmatched": 4}
     ]
     assert not party.path.exists()
 
 
-def echo_points(attacker: DishonestCoordinator) -> None:
-    attacker.evaluate = lambda points: points
-
-
-def echo_tags(attacker: DishonestCoordinator) -> None:
-    attacker.tags = lambda _: attacker.replies[MessageKind.TAGS]
-
-
-def send_points_as_blind(attacker: DishonestCoordinator) -> None:
-    def evaluate(points: Items) -> Items:
-        return attacker.send(MessageKind.BLIND, points)
-
-    attacker.evaluate = evaluate
-
-
 def repeat_a_claim(attacker: DishonestCoordinator) -> None:
     attacker.claim = lambda matched: [matched[0], matched[0]]
 
 
-def send_fewer_tags(attacker: DishonestCoordinator) -> None:
-    attacker.tags = lambda tags: tags[1:]
+def send_fewer_points(attacker: DishonestCoordinator) -> None:
+    attacker.blind = lambda points: points[1:]
 
 
-def repeat_a_tag(attacker: DishonestCoordinator) -> None:
-    attacker.tags = lambda tags: [tags[0], *tags[:-1]]
+def repeat_a_point(attacker: DishonestCoordinator) -> None:
+    attacker.blind = lambda points: [points[0], *points[:-1]]
+
+
+def send_points_twice(attacker: DishonestCoordinator) -> None:
+    def blind(points: list[bytes]) -> list[bytes]:
+        attacker.send(MessageKind.BLIND, points)
+        return points
+
+    attacker.blind = blind
+
+
+def use_tags_as_proofs(attacker: DishonestCoordinator) -> None:
+    def claim(matched: Claims) -> Claims:
+        tags = attacker.replies[MessageKind.TAGS]
+        return [each._replace(proof=tags[each.position]) for each in matched]
+
+    attacker.claim = claim
 
 
 @pytest.mark.parametrize(
     ("deviate", "reason"),
     [
-        (echo_points, "PARTY_EVALUATED: expected items of the other side, got an echo"),
-        (echo_tags, "COORDINATOR_TAGS: expected items of the other side, got an echo"),
-        (send_points_as_blind, "expected PARTY_EVALUATED 0, got BLIND 0"),
         (repeat_a_claim, "MATCHED: expected each item once"),
-        (send_fewer_tags, "COORDINATOR_TAGS 0: expected 6 items, got 5"),
-        (repeat_a_tag, "COORDINATOR_TAGS: expected each item once"),
+        (send_fewer_points, "BLIND 0: expected 6 items, got 5"),
+        (repeat_a_point, "BLIND: expected each item once"),
+        (send_points_twice, "expected WANT_TAGS 0, got BLIND 0"),
+        (use_tags_as_proofs, "MATCHED: expected a proof of the id of each row"),
     ],
 )
 def test_other_deviations_are_logged_and_give_no_alignment(
@@ -116,14 +121,12 @@ def test_other_deviations_are_logged_and_give_no_alignment(
 def test_an_honest_coordinator_matches_after_a_dishonest_one(tmp_path: Path) -> None:
     party = Party(tmp_path)
     attacker = DishonestCoordinator(party.exchange, LABELED)
-    echo_points(attacker)
+    use_tags_as_proofs(attacker)
     with pytest.raises(MatchingError):
         attacker.run()
     party = Party(tmp_path)
     party.match()
-    assert party.logged("matched") == [
-        {"event": "matched", "rows": 2, "found": 2, "labeled_ids": 6}
-    ]
+    assert party.logged("matched") == [{"event": "matched", "rows": 2, "labeled_ids": 6}]
     assert sorted(load_party_alignment(party.path).match.rows) == [0, 1]
 
 

@@ -140,7 +140,7 @@ def test_huge_chunks_are_rejected_before_they_are_read(tmp_path: Path) -> None:
 def test_a_file_for_another_coordinator_is_rejected(stored: StoredFederation) -> None:
     (stored.folder / "other").mkdir()
     path = StoredFederation(stored.folder / "other").write()
-    with pytest.raises(RunError, match="for another coordinator"):
+    with pytest.raises(RunError, match="for another receiver"):
         import_upload(stored.service, path)
 
 

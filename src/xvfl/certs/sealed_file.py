@@ -134,7 +134,7 @@ class SealedFile:
             raise WireError("not a sealed file of this version of xvfl")
         keys = start[len(MAGIC) :]
         if keys[:KEY_BYTES] != key.public_key().public_bytes_raw():
-            raise WireError("it is encrypted to another key: it is for another coordinator")
+            raise WireError("it is encrypted to another key: it is for another receiver")
         (length,) = LENGTH.unpack(self._read(LENGTH.size))
         if not TAG_BYTES < length <= MAX_HEADER_BYTES:
             raise WireError(f"expected a header of at most {MAX_HEADER_BYTES} bytes, got {length}")

@@ -1,14 +1,13 @@
-"""Private id matching: both sides find the labeled rows that a party holds, and nothing else.
+"""Private id matching: both sides learn which labeled rows a party holds, and nothing else.
 
 Private set intersection by elliptic-curve Diffie–Hellman over ristretto255: the oblivious
-pseudo-random function 2HashDH (Jarecki and Liu, 2009; RFC 9497), once in each direction, with one
-scalar for each role. In the first half the coordinator finds its matches, in the second half the
-party finds its own. This is version 2; version 1 had no second half.
+pseudo-random function 2HashDH (Jarecki and Liu, 2009; RFC 9497), with one scalar for each side.
+This is version 3; version 2 ran the function in both directions.
 
 Notation: X the coordinator's labeled ids, Y the party's ids, both normalized by the same named
-rule; H(id) = SHA-512 of the id, mapped to the group; T(id, p) = the first 16 bytes of SHA-512 of a
-point p and the id; H' and T' the same for the second half. All hashes have a prefix of the half,
-the session id and the rule. a, b, c, d are secret scalars, sampled anew for every session.
+rule; H(id) = SHA-512 of the id, mapped to the group; T(id, p) and P(id, p) = the first and the
+second 16 bytes of SHA-512 of a point p and the id, the tag and the proof of an id. All hashes have
+a prefix of the session id and the rule. a and b are secret scalars, sampled anew for every session.
 
 coordinator                                     party
 ----------- --------------------------------->  -------------------------------------------------
@@ -21,48 +20,40 @@ WANT_TAGS                                       y in random order
             b·H(x) = a⁻¹·b·a·H(x); x is in Y
             if and only if T(x, b·H(x)) is a
             tag
-WANT_BLIND                                      y in another random order
-            <---------------------------------  PARTY_BLIND: c·H'(y)
-PARTY_      d·c·H'(y), in the order received
-EVALUATED   <---------------------------------  RECEIVED
-COORDINATOR T'(x, d·H'(x)), x in another        d·H'(y) = c⁻¹·d·c·H'(y); y is in X if and only if
-_TAGS       random order                        T'(y, d·H'(y)) is a tag
-            <---------------------------------  RECEIVED
-MATCHED     the positions in TAGS of the ids    rejects the session unless it found each of these
-            in X, in random order               rows itself
+MATCHED     for each id in X, in random order:  rejects the session unless each proof is
+            the position of its tag in TAGS,    P(y, b·H(y)) of the id y at this position
+            and P(x, b·H(x))
             <---------------------------------  DONE: the number received
 
 A *handle* is a position in the MATCHED list: 0, 1, 2, … The coordinator stores row → handle, the
 party handle → row. All later messages refer to rows by handle only. Lists are sent in numbered
-parts, so that a message stays below 1 MiB. Only the coordinator sends requests, so it requests the
-party's points (WANT_BLIND) and sends the second half as requests.
+parts, so that a message stays below 1 MiB.
 
 What each side learns: the coordinator learns which of its ids the party holds, and |Y|; the party
-learns which of its ids are labeled, and |X|. The sizes are revealed. Everything else stays hidden:
-without the scalar, blinded points and tags are indistinguishable from random (decisional
-Diffie–Hellman, SHA-512 as a random oracle). The orders are random, so positions and handles do not
-reveal either side's order of rows. Labels are not part of the protocol.
+learns which of its ids are labeled, as far as the coordinator lists them, and |X|. The sizes are
+revealed. Everything else stays hidden: without the scalar, blinded points and tags are
+indistinguishable from random (decisional Diffie–Hellman, SHA-512 as a random oracle). The orders
+are random, so positions and handles do not reveal either side's order of rows. Labels are not part
+of the protocol.
 
 A dishonest coordinator cannot claim a row whose id it does not know. The party accepts row y only
-if T'(y, c⁻¹·e) is in COORDINATOR_TAGS, where e is the reply to the point of y. A tag is a hash of
-the id itself: whoever computes it must put y into the hash. A tag that is not computed this way is
-equal by chance only, with probability |X|·|Y|·2⁻¹²⁸ in a session. Nor can the coordinator obtain
-the tag from a party: a party sends tags of the first half only, and these have another prefix, so
-neither a party's own tags nor those of a second party match. By the same argument a party cannot
-make the coordinator match an id that the party does not know.
+with P(y, b·H(y)), a hash of the id itself: whoever computes it must put y and b·H(y) into the hash,
+and gets b·H(y) only by sending a multiple of H(y) as one of its |X| points. Otherwise a proof is
+right by chance only, with probability 2⁻¹²⁸. Tags are another part of the hash and are no proofs;
+those of another session or party were made with another scalar and prefix. A party cannot make
+the coordinator match an id that the party does not know: a tag is a hash of the id as well.
 
 Both sides end the session at a point or tag that they sent themselves (an echo) or received before,
 at the neutral element and invalid points, at a wrong count, and at a message that is out of order
-or has another session id, which is derived from both nonces. The party's points are sent after
-BLIND is complete, so the party never multiplies its own points.
+or has another session id, which is derived from both nonces.
 
 What remains for a side that deviates:
 - It can submit ids that it guesses, and learn whether the other side has them: no protocol of this
   kind prevents this. Each side limits the other's number of ids (`max_ids`) and logs the sizes. The
   coordinator learns its matches first and can end the session then; `xvfl.service` limits the
   number of sessions. Guesses cannot be tested after the session, because no scalar is stored.
-- It can leave rows out, which harms training. The party logs how many rows it found itself.
-- It can use different ids in the two halves, which has the effect of the two points above.
+- The coordinator can leave rows out of MATCHED: they are not used. In version 2 the party found its
+  rows itself, which did not prevent this: the coordinator chose the ids that it could find.
 """
 
 from xvfl.matching.alignment import (

@@ -22,7 +22,7 @@ from xvfl.matching.party_session import PartyMatch
 from xvfl.system.files import atomic_write
 
 FORMAT = 2
-"""Files of format 1 (xvfl 0.1 and 0.2) hold rows that the party did not find itself."""
+"""Version of the file's format."""
 MAX_COLUMNS_SHOWN = 5
 """Columns named in an error message."""
 
@@ -89,7 +89,6 @@ class PartyAlignment:
                 "rule": self.rule,
                 "session": self.match.session.hex(),
                 "labeled_ids": self.match.labeled_ids,
-                "found": self.match.found,
                 "table": asdict(self.table),
                 "rows": self.match.rows.tolist(),
             },
@@ -131,7 +130,7 @@ def load_party_alignment(path: Path) -> PartyAlignment:
     try:
         rows = np.array(data["rows"], dtype=np.int64)
         session = bytes.fromhex(data["session"])
-        match = PartyMatch(rows, data["labeled_ids"], session, data["found"])
+        match = PartyMatch(rows, data["labeled_ids"], session)
         alignment = PartyAlignment(match, data["rule"], _fingerprint(data["table"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from xvfl.errors import MatchingError
 from xvfl.matching.group import ThreadMap, random_order
 from xvfl.matching.normalize import normalize_ids
-from xvfl.matching.oprf import Half, OprfClient, OprfServer, hash_domain
+from xvfl.matching.oprf import Claim, OprfClient, hash_domain
 from xvfl.matching.session_checks import (
     MAX_IDS,
     SessionItems,
@@ -23,6 +23,7 @@ from xvfl.matching.session_checks import (
 from xvfl.matching.session_messages import (
     NONCE_BYTES,
     PART_SIZE,
+    POSITION_BYTES,
     MatchingMessage,
     MessageKind,
     decode,
@@ -92,19 +93,18 @@ class CoordinatorSession:
         session = session_id(hello, welcome)
         self._n_requests = count_requests(len(self._texts), welcome.number)
         with ThreadMap(self._n_threads) as threads:
-            matches = yield from self._find_matches(session, threads, welcome.number)
-            yield from self._serve(session, threads, welcome.number)
-        rows = np.array(list(matches), dtype=np.int64)[random_order(len(matches))]
-        yield from self._send_matches(session, [matches[row] for row in rows.tolist()])
+            claims = yield from self._find_matches(session, threads, welcome.number)
+        claims = [claims[i] for i in random_order(len(claims))]
+        yield from self._send_matches(session, claims)
         handles = np.full(len(self._texts), -1, dtype=np.int64)
-        handles[rows] = np.arange(len(rows))
+        handles[[claim.row for claim in claims]] = np.arange(len(claims))
         return CoordinatorMatch(handles, welcome.number, session)
 
     def _find_matches(
         self, session: bytes, threads: ThreadMap, party_ids: int
-    ) -> Generator[MatchingMessage, MatchingMessage, dict[int, int]]:
-        """Run the first half as the client; return labeled row → position of the party's tag."""
-        domain = hash_domain(Half.COORDINATOR, session, self._rule)
+    ) -> Generator[MatchingMessage, MatchingMessage, list[Claim]]:
+        """Return the labeled rows whose tag is in the party's list."""
+        domain = hash_domain(session, self._rule)
         client, tags = OprfClient(self._texts, domain, threads), list[bytes]()
         for part, some, size in parts(len(self._texts)):
             body = self._items.send(client.blind(some))
@@ -117,24 +117,15 @@ class CoordinatorSession:
             tags += self._items.receive(reply)
         return client.find(tags)
 
-    def _serve(self, session: bytes, threads: ThreadMap, party_ids: int) -> Phase:
-        """Run the second half as the server: the party finds its own matches."""
-        domain = hash_domain(Half.PARTY, session, self._rule)
-        server = OprfServer(self._texts, domain, threads)
-        for part, _, size in parts(party_ids):
-            reply = yield MatchingMessage(MessageKind.WANT_BLIND, session, part)
-            check_message(reply, MessageKind.PARTY_BLIND, session, part, size)
-            body = self._items.send(server.evaluate(self._items.receive(reply)))
-            reply = yield MatchingMessage(MessageKind.PARTY_EVALUATED, session, part, body)
-            check_message(reply, MessageKind.RECEIVED, session, part, 0)
-        for part, some, _ in parts(len(self._texts)):
-            body = self._items.send(server.tags(some))
-            reply = yield MatchingMessage(MessageKind.COORDINATOR_TAGS, session, part, body)
-            check_message(reply, MessageKind.RECEIVED, session, part, 0)
-
-    def _send_matches(self, session: bytes, positions: list[int]) -> Phase:
-        """Send the matched positions; a part that is not full is the last."""
-        for part, start in enumerate(range(0, len(positions) + 1, PART_SIZE)):
-            some = np.array(positions[start : start + PART_SIZE], dtype="<u4")
-            reply = yield MatchingMessage(MessageKind.MATCHED, session, part, some.tobytes())
+    def _send_matches(self, session: bytes, claims: list[Claim]) -> Phase:
+        """Send positions and proofs of the matches; a part that is not full is the last."""
+        for part, start in enumerate(range(0, len(claims) + 1, PART_SIZE)):
+            some = claims[start : start + PART_SIZE]
+            body = b"".join(map(encode_claim, some))
+            reply = yield MatchingMessage(MessageKind.MATCHED, session, part, body)
             check_message(reply, MessageKind.DONE, session, start + len(some), 0)
+
+
+def encode_claim(claim: Claim) -> bytes:
+    """Return an item of MATCHED."""
+    return claim.position.to_bytes(POSITION_BYTES, "little") + claim.proof

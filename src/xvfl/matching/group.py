@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from xvfl.errors import MatchingError
 
-POINT_BYTES, TAG_BYTES = 32, 16
-"""Bytes of a point, and of a tag."""
+POINT_BYTES, TAG_BYTES, PROOF_BYTES = 32, 16, 16
+"""Bytes of a point, of a tag and of a proof."""
 CHUNK = 128
 """Items that a thread processes at once: about 20 ms of work."""
 IN = TypeVar("IN")
@@ -63,10 +63,11 @@ def multiply(scalar: bytes, point: bytes) -> bytes:
     return product
 
 
-def make_tag(text: str, point: bytes, domain: bytes) -> bytes:
-    """Return the tag of an id: T(id, point)."""
+def tag_and_proof(text: str, point: bytes, domain: bytes) -> tuple[bytes, bytes]:
+    """Return the tag T(id, point) and the proof P(id, point): two parts of one hash."""
     data = b"tag\0" + domain + point + text.encode(errors="surrogatepass")
-    return sha512(data).digest()[:TAG_BYTES]
+    digest = sha512(data).digest()
+    return digest[:TAG_BYTES], digest[TAG_BYTES : TAG_BYTES + PROOF_BYTES]
 
 
 def random_order(count: int) -> NDArray[np.intp]:

@@ -1,35 +1,36 @@
-"""One half of a session: the oblivious pseudo-random function 2HashDH.
+"""The oblivious pseudo-random function 2HashDH, by which the client finds ids of the server.
 
-The client finds which of its ids the server holds. Both take part with a scalar of their own.
+Both take part with a scalar of their own.
 """
 
 from collections.abc import Sequence
-from enum import Enum
+from typing import NamedTuple
 
 from xvfl.matching.group import (
     ThreadMap,
     hash_to_point,
     invert,
-    make_tag,
     multiply,
     random_order,
     random_scalar,
+    tag_and_proof,
 )
 
 
-class Half(Enum):
-    """The half of a session, named after the side that is the client."""
+class Claim(NamedTuple):
+    """An id that both sides have."""
 
-    COORDINATOR = b"coordinator"
-    PARTY = b"party"
+    row: int
+    """Row of the client's id."""
+    position: int
+    """Position of its tag in the server's list."""
+    proof: bytes
+    """Proof that the client has the id."""
 
 
-def hash_domain(half: Half, session: bytes, rule: str) -> bytes:
-    """Return the prefix of all hashes of one half of one session.
-
-    Points and tags of one half mean nothing in the other half or in another session.
-    """
-    return b"xvfl matching 2\0" + half.value + b"\0" + session + rule.encode() + b"\0"
+def hash_domain(session: bytes, rule: str) -> bytes:
+    """Return the prefix of all hashes of a session; in another one its points mean nothing."""
+    return b"xvfl matching 3\0" + session + rule.encode() + b"\0"
 
 
 class OprfClient:
@@ -41,7 +42,7 @@ class OprfClient:
         self._domain, self._threads = domain, threads
         self._scalar = random_scalar()
         self._inverse = invert(self._scalar)
-        self._tags: list[bytes] = []
+        self._hashes: list[tuple[bytes, bytes]] = []
 
     def blind(self, part: slice) -> list[bytes]:
         """Return the blinded points of a part of the ids, in random order."""
@@ -51,17 +52,21 @@ class OprfClient:
         )
 
     def finish(self, part: slice, evaluated: Sequence[bytes]) -> None:
-        """Unblind a part that the server evaluated, and compute the tags of its ids."""
+        """Unblind a part that the server evaluated; compute the tags and proofs of its ids."""
         pairs = list(zip(self._texts[part], evaluated, strict=True))
-        self._tags += self._threads.map(
-            lambda pair: make_tag(pair[0], multiply(self._inverse, pair[1]), self._domain), pairs
+        self._hashes += self._threads.map(
+            lambda pair: tag_and_proof(pair[0], multiply(self._inverse, pair[1]), self._domain),
+            pairs,
         )
 
-    def find(self, server_tags: Sequence[bytes]) -> dict[int, int]:
-        """Return the matches: own row → position in the server's list of tags."""
+    def find(self, server_tags: Sequence[bytes]) -> list[Claim]:
+        """Return the own ids whose tag is in the server's list."""
         positions = {tag: position for position, tag in enumerate(server_tags)}
-        pairs = zip(self._order.tolist(), self._tags, strict=True)
-        return {row: positions[tag] for row, tag in pairs if tag in positions}
+        return [
+            Claim(row, positions[tag], proof)
+            for row, (tag, proof) in zip(self._order.tolist(), self._hashes, strict=True)
+            if tag in positions
+        ]
 
 
 class OprfServer:
@@ -70,6 +75,8 @@ class OprfServer:
     def __init__(self, texts: Sequence[str], domain: bytes, threads: ThreadMap) -> None:
         self.order = random_order(len(texts))
         """Row of each tag."""
+        self.proofs: list[bytes] = []
+        """Proof of each tag that was returned by `tags`."""
         self._texts = [texts[i] for i in self.order]
         self._domain, self._threads = domain, threads
         self._scalar = random_scalar()
@@ -79,9 +86,11 @@ class OprfServer:
         return self._threads.map(lambda point: multiply(self._scalar, point), points)
 
     def tags(self, part: slice) -> list[bytes]:
-        """Return the tags of a part of the ids, in random order."""
-        return self._threads.map(self._tag, self._texts[part])
+        """Return the tags of the next part of the ids, in random order."""
+        hashes = self._threads.map(self._tag_and_proof, self._texts[part])
+        self.proofs += [proof for _, proof in hashes]
+        return [tag for tag, _ in hashes]
 
-    def _tag(self, text: str) -> bytes:
+    def _tag_and_proof(self, text: str) -> tuple[bytes, bytes]:
         point = multiply(self._scalar, hash_to_point(text, self._domain))
-        return make_tag(text, point, self._domain)
+        return tag_and_proof(text, point, self._domain)

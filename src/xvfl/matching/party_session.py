@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xvfl.errors import MatchingError
-from xvfl.matching.group import ThreadMap
+from xvfl.matching.group import PROOF_BYTES, ThreadMap
 from xvfl.matching.normalize import normalize_ids
-from xvfl.matching.oprf import Half, OprfClient, OprfServer, hash_domain
+from xvfl.matching.oprf import OprfServer, hash_domain
 from xvfl.matching.session_checks import (
     MAX_IDS,
     SessionItems,
@@ -27,15 +27,16 @@ from xvfl.matching.session_messages import (
     decode,
 )
 
+CLAIM = np.dtype([("position", "<u4"), ("proof", "V", PROOF_BYTES)])
+"""An item of MATCHED."""
+
 
 class UnmatchedRowsError(MatchingError):
-    """The coordinator claimed rows that the party did not find itself."""
+    """The coordinator claimed rows without a proof that it has their ids."""
 
     def __init__(self, claimed: int, unmatched: int) -> None:
         # The coordinator receives this text: it does not contain the number of unmatched rows.
-        super().__init__(
-            "MATCHED: expected only rows that this party found itself; the session is rejected"
-        )
+        super().__init__("MATCHED: expected a proof of the id of each row; the session is rejected")
         self.claimed, self.unmatched = claimed, unmatched
 
 
@@ -49,8 +50,6 @@ class PartyMatch:
     """Number of labeled ids of the coordinator."""
     session: bytes
     """Session id, equal on both sides."""
-    found: int
-    """Number of labeled rows that the party found; the coordinator may list fewer."""
 
 
 Replies = Generator[MatchingMessage, MatchingMessage, MatchingMessage]
@@ -66,7 +65,6 @@ class PartySession:
         self._texts = normalize_ids(ids, rule, "ids")
         self._rule, self._n_threads, self._max_ids = rule, n_threads, max_ids
         self._items = SessionItems()
-        self._found = np.zeros(0, dtype=np.int64)
         self._steps: Generator[MatchingMessage, MatchingMessage, None] | None = None
         self.match: PartyMatch | None = None
         """The result; None until the coordinator has sent all of it."""
@@ -91,13 +89,9 @@ class PartySession:
         session = session_id(hello, welcome)
         request = yield welcome
         with ThreadMap(self._n_threads) as threads:
-            domain = hash_domain(Half.COORDINATOR, session, self._rule)
-            server = OprfServer(self._texts, domain, threads)
+            server = OprfServer(self._texts, hash_domain(session, self._rule), threads)
             request = yield from self._serve(session, request, server, hello.number)
-            domain = hash_domain(Half.PARTY, session, self._rule)
-            client = OprfClient(self._texts, domain, threads)
-            request = yield from self._find_matches(session, request, client, hello.number)
-        yield from self._receive_matches(session, request, server.order, hello.number)
+        yield from self._receive_matches(session, request, server, hello.number)
 
     def _start(self, request: MatchingMessage) -> tuple[MatchingMessage, MatchingMessage]:
         hello = check_message(request, MessageKind.HELLO, request.session, request.number)
@@ -115,7 +109,7 @@ class PartySession:
     def _serve(
         self, session: bytes, request: MatchingMessage, server: OprfServer, labeled: int
     ) -> Replies:
-        """Run the first half as the server: the coordinator finds its matches."""
+        """Evaluate the coordinator's points, and send the tags of this party's ids."""
         for part, _, size in parts(labeled):
             check_message(request, MessageKind.BLIND, session, part, size)
             body = self._items.send(server.evaluate(self._items.receive(request)))
@@ -126,51 +120,34 @@ class PartySession:
             request = yield MatchingMessage(MessageKind.TAGS, session, part, body)
         return request
 
-    def _find_matches(
-        self, session: bytes, request: MatchingMessage, client: OprfClient, labeled: int
-    ) -> Replies:
-        """Run the second half as the client: the party finds its own matches."""
-        for part, some, size in parts(len(self._texts)):
-            check_message(request, MessageKind.WANT_BLIND, session, part, 0)
-            body = self._items.send(client.blind(some))
-            request = yield MatchingMessage(MessageKind.PARTY_BLIND, session, part, body)
-            check_message(request, MessageKind.PARTY_EVALUATED, session, part, size)
-            client.finish(some, self._items.receive(request))
-            request = yield MatchingMessage(MessageKind.RECEIVED, session, part)
-        tags = list[bytes]()
-        for part, _, size in parts(labeled):
-            check_message(request, MessageKind.COORDINATOR_TAGS, session, part, size)
-            tags += self._items.receive(request)
-            request = yield MatchingMessage(MessageKind.RECEIVED, session, part)
-        self._found = np.array(list(client.find(tags)), dtype=np.int64)
-        return request
-
     def _receive_matches(
-        self, session: bytes, request: MatchingMessage, order: NDArray[np.intp], labeled: int
+        self, session: bytes, request: MatchingMessage, server: OprfServer, labeled: int
     ) -> Generator[MatchingMessage, MatchingMessage, None]:
-        """Receive the matched positions; a handle is the index of a position in this list."""
-        received, count, part, full = list[NDArray[np.int64]](), 0, 0, True
+        """Receive the matches; a handle is the index of a match in this list."""
+        received, count, part, full = list[NDArray[np.void]](), 0, 0, True
         while full:
             check_message(request, MessageKind.MATCHED, session, part)
-            positions = np.frombuffer(request.body, dtype="<u4").astype(np.int64)
-            received.append(positions)
-            count += len(positions)
-            if (positions >= len(order)).any() or count > labeled:
+            claims = np.frombuffer(request.body, dtype=CLAIM)
+            received.append(claims)
+            count += len(claims)
+            if (claims["position"] >= len(server.order)).any() or count > labeled:
                 raise MatchingError(
-                    f"MATCHED: expected at most {labeled} positions, each below {len(order)}"
+                    f"MATCHED: expected at most {labeled} positions, each below {len(server.order)}"
                 )
-            part, full = part + 1, len(positions) == PART_SIZE
+            part, full = part + 1, len(claims) == PART_SIZE
             if not full:
-                rows = order[np.concatenate(received)].astype(np.int64)
-                check_claims(rows, self._found)
-                self.match = PartyMatch(rows, labeled, session, len(self._found))
+                claims = np.concatenate(received)
+                check_claims(claims, server.proofs)
+                rows = server.order[claims["position"]].astype(np.int64)
+                self.match = PartyMatch(rows, labeled, session)
             request = yield MatchingMessage(MessageKind.DONE, session, count)
 
 
-def check_claims(rows: NDArray[np.int64], found: NDArray[np.int64]) -> None:
-    """Accept claimed rows only if the party found each of them itself, and each once."""
-    if len(np.unique(rows)) < len(rows):
+def check_claims(claims: NDArray[np.void], proofs: Sequence[bytes]) -> None:
+    """Accept claimed rows only with the proof of each, and each row once."""
+    if len(np.unique(claims["position"])) < len(claims):
         raise MatchingError("MATCHED: expected each item once, got a duplicate")
-    unmatched = int((~np.isin(rows, found)).sum())
-    if unmatched:
-        raise UnmatchedRowsError(len(rows), unmatched)
+    expected = [proofs[position] for position in claims["position"].tolist()]
+    unproved = sum(a != b for a, b in zip(claims["proof"].tolist(), expected, strict=True))
+    if unproved:
+        raise UnmatchedRowsError(len(claims), unproved)

@@ -25,8 +25,7 @@ def parts(count: int) -> Iterator[tuple[int, slice, int]]:
 
 def count_requests(labeled_ids: int, party_ids: int) -> int:
     """Return the requests of a session after HELLO, without those that list the matches."""
-    labeled, party = (-(-count // PART_SIZE) for count in (labeled_ids, party_ids))
-    return 2 * labeled + 3 * party
+    return sum(-(-count // PART_SIZE) for count in (labeled_ids, party_ids))
 
 
 def check_message(

@@ -3,7 +3,7 @@
 magic "XM" | version 1 byte | kind 1 byte | session 16 bytes | number 4 bytes | items
 
 `number` is the number of a part, or a count in HELLO, WELCOME and DONE. All integers little-endian.
-Version 1 (xvfl 0.1 and 0.2) had no second half.
+Version 2 (xvfl 0.3) ran the pseudo-random function in both directions.
 """
 
 import struct
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from xvfl.errors import MatchingError
-from xvfl.matching.group import POINT_BYTES, TAG_BYTES
+from xvfl.matching.group import POINT_BYTES, PROOF_BYTES, TAG_BYTES
 
-MAGIC, VERSION = b"XM", 2
+MAGIC, VERSION = b"XM", 3
 HEADER = struct.Struct("<2sBB16sI")
 NONCE_BYTES, POSITION_BYTES = 16, 4
 """Bytes of a nonce or session id, and of a position in the party's list."""
@@ -31,13 +31,8 @@ class MessageKind(IntEnum):
     EVALUATED = 4
     WANT_TAGS = 5
     TAGS = 6
-    WANT_BLIND = 7
-    PARTY_BLIND = 8
-    PARTY_EVALUATED = 9
-    COORDINATOR_TAGS = 10
-    RECEIVED = 11
-    MATCHED = 12
-    DONE = 13
+    MATCHED = 7
+    DONE = 8
 
 
 ITEM_BYTES = {
@@ -47,12 +42,7 @@ ITEM_BYTES = {
     MessageKind.EVALUATED: POINT_BYTES,
     MessageKind.WANT_TAGS: 1,
     MessageKind.TAGS: TAG_BYTES,
-    MessageKind.WANT_BLIND: 1,
-    MessageKind.PARTY_BLIND: POINT_BYTES,
-    MessageKind.PARTY_EVALUATED: POINT_BYTES,
-    MessageKind.COORDINATOR_TAGS: TAG_BYTES,
-    MessageKind.RECEIVED: 1,
-    MessageKind.MATCHED: POSITION_BYTES,
+    MessageKind.MATCHED: POSITION_BYTES + PROOF_BYTES,
     MessageKind.DONE: 1,
 }
 """Bytes of an item of each kind."""
@@ -60,8 +50,6 @@ MAX_ITEMS = {
     MessageKind.HELLO: MAX_RULE_BYTES,
     MessageKind.WELCOME: 1,
     MessageKind.WANT_TAGS: 0,
-    MessageKind.WANT_BLIND: 0,
-    MessageKind.RECEIVED: 0,
     MessageKind.DONE: 0,
 }
 """Maximum number of items in a message; PART_SIZE for all other kinds."""

@@ -28,6 +28,7 @@ from xvfl.errors import ConfigError, WireError, unknown
 from xvfl.federation.request_limits import RequestLimits
 from xvfl.service.addresses import parse_address
 from xvfl.service.prediction.prediction_config import CoordinatorPrediction, PartyPrediction
+from xvfl.service.secret_config import Engine, SecretOptions, SecretTraining, check_secret
 from xvfl.wire.codec import MAX_FRAME_BYTES
 from xvfl.wire.texts import NAME
 from xvfl.wire.tls import Tls
@@ -36,9 +37,10 @@ ALIGNMENT = "alignment.json"
 KEYS = ("ca_certificate", "certificate", "private_key", "release_key", "signing_key", "tokens")
 STATUS_FILES = ("status_certificate", "status_private_key", "status_tokens")
 PATHS = frozenset(
-    (*KEYS, *STATUS_FILES, "ids", "local_table", "revocation_list", "state_dir", "table")
+    (*KEYS, *STATUS_FILES, "ids", "local_table", "nodes", "revocation_list", "state_dir", "table")
 )
-"""Options that name a file or a folder, in all sections."""
+"""Options that name files or folders, in all sections."""
+ASK_NODES = "the nodes train and predict on shares (`xvfl secret`)"
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,12 @@ class CoordinatorConfig:
     """Largest message accepted, in bytes."""
     prediction: CoordinatorPrediction | None = None
     """Prediction by the federation, with `xvfl coordinator CONFIG --serve`."""
+    secret: Engine | None = None
+    """`spu`: three nodes train the head on secret shares; the coordinator receives no embedding."""
+    secret_options: SecretOptions = SecretOptions()
+    """The nodes that hold the shares."""
+    secret_training: SecretTraining = SecretTraining()
+    """How the nodes train the head."""
 
     @property
     def all_parties(self) -> tuple[str, ...]:
@@ -200,6 +208,13 @@ class CoordinatorConfig:
         for name in self.release_to:
             if name not in self.all_parties:
                 raise ConfigError(f"release_to: {unknown('party', name, self.all_parties)}")
+        check_secret(self.secret, self.secret_options)
+        if self.secret and self.local_party:
+            raise ConfigError(
+                "secret: expected no `local_party`; run the label holder's features as a party"
+            )
+        if self.secret and (self.prediction or self.release_to):
+            raise ConfigError(f"secret: expected no `prediction` and no `release_to`; {ASK_NODES}")
 
 
 @dataclass(frozen=True)
@@ -260,6 +275,18 @@ class PartyProcessConfig:
     """Limits on the coordinator's requests."""
     prediction: PartyPrediction | None = None
     """Prediction by the federation."""
+    secret: Engine | None = None
+    """`spu`: the party's embeddings leave it as shares for three nodes only; it refuses requests
+    for an upload."""
+    secret_options: SecretOptions = SecretOptions()
+    """The nodes that hold the shares."""
+
+    def __post_init__(self) -> None:
+        check_secret(self.secret, self.secret_options)
+        if self.secret and (self.prediction or self.training == "interactive"):
+            raise ConfigError(
+                f"secret: expected no `prediction` and no interactive training; {ASK_NODES}"
+            )
 
 
 def load_coordinator_config(
@@ -309,7 +336,7 @@ def load_config(
             f"{path}: expected either `listen` (coordinator) or `coordinator` (party)"
         )
     kind = CoordinatorConfig if "listen" in data else PartyProcessConfig
-    config: CoordinatorConfig | PartyProcessConfig = _resolve_paths(
+    config: CoordinatorConfig | PartyProcessConfig = resolve_paths(
         build(kind, data, str(path)), path.resolve().parent
     )
     for option in ("listen", "coordinator", "status_address"):
@@ -320,13 +347,15 @@ def load_config(
     return config
 
 
-def _resolve_paths(section: Any, base: Path) -> Any:
+def resolve_paths(section: Any, base: Path) -> Any:
     """Make the paths in a section, and in the sections within it, absolute."""
     changes: dict[str, Any] = {}
     for each in fields(section):
         value = getattr(section, each.name)
         if is_dataclass(value):
-            changes[each.name] = _resolve_paths(value, base)
+            changes[each.name] = resolve_paths(value, base)
+        elif each.name in PATHS and isinstance(value, tuple):
+            changes[each.name] = tuple(str(base / path) for path in value)
         elif each.name in PATHS and value is not None:
             changes[each.name] = value if value.startswith(SQL) else str(base / value)
     return replace(section, **changes)

@@ -23,6 +23,7 @@ from xvfl.service.head_store import HeadStore
 from xvfl.service.labeled_rows import MatchedLabels
 from xvfl.service.release import check_releasable, load_signing_key
 from xvfl.service.run_description import RunOutcome, connected_parties
+from xvfl.service.secret_config import refuse_plain
 from xvfl.service.state_dir import open_state_dir
 from xvfl.service.uploads.upload_run import UploadRun
 from xvfl.service.uploads.upload_store import find_upload
@@ -73,6 +74,7 @@ class CoordinatorService:
 
     def run(self, stop: Event) -> RunOutcome:
         """Match ids with new parties, then train until the run is finished or `stop` is set."""
+        refuse_plain(self.config.secret, "`xvfl coordinator`")
         with interruptible(stop):
             matched = MatchedLabels(self.labels, self.ids, self._align())
         with limit_threads(False, torch.device("cpu")), torch.random.fork_rng(devices=[]):

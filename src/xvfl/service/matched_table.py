@@ -166,8 +166,8 @@ class MatchedTable:
             self._approvals.use(self._kind)
         self.allow_sessions()
         self._on_match()
-        event = {"event": MATCHED, "rows": len(match.rows), "found": match.found}
-        self._log({**event, "labeled_ids": match.labeled_ids})
+        rows = len(match.rows)
+        self._log({"event": MATCHED, "rows": rows, "labeled_ids": match.labeled_ids})
 
 
 def load_matched_table(

@@ -7,6 +7,8 @@ party's replies to the messages that a connected coordinator would send.
 upload.key    in the coordinator's state folder: uploads by file are encrypted to it
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -28,11 +30,12 @@ from xvfl.certs.sealed_file import (
 )
 from xvfl.certs.signed_document import MAX_BYTES, read_document, sign_document
 from xvfl.errors import RunError, WireError, XVFLError, unknown
-from xvfl.federation.upload.manifest import UploadManifest
+from xvfl.federation.upload.manifest import Chunk, UploadManifest
 from xvfl.model.run_dir import RunDir
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig
 from xvfl.service.coordinator_service import CoordinatorService
 from xvfl.service.labeled_rows import MatchedLabels
+from xvfl.service.secret_config import refuse_plain
 from xvfl.service.uploads.changed_rows import is_sent
 from xvfl.service.uploads.receive import read_manifest, upload_event
 from xvfl.service.uploads.upload_party import UploadPartyService
@@ -102,6 +105,25 @@ def export_upload(
     stop
         Stops the training.
     """
+    config = service.inputs.config
+    refuse_plain(config.secret, "`xvfl upload export`")
+    found = prepare_upload(service, held_out, stop)
+    if found is None:
+        return None
+    manifest, key = found
+    parts = (part.numpy().tobytes() for chunk in chunks(service, manifest) for part in chunk)
+    write_sealed(out, config.tls, key, UPLOAD, {"manifest": manifest.to_json()}, parts)
+    service.record.set_stored(manifest.digest)
+    return manifest
+
+
+def prepare_upload(
+    service: UploadPartyService, held_out: Path, stop: Event
+) -> tuple[UploadManifest, bytes] | None:
+    """Train the encoder if it is not trained yet; return the manifest and the coordinator's key.
+
+    Returns None if stopped.
+    """
     match, config = service.table.match, service.inputs.config
     if match is None:
         raise RunError(
@@ -113,23 +135,31 @@ def export_upload(
             f"{held_out}: the list belongs to another alignment; ask the coordinator for the list "
             "of this alignment, or match ids again with `xvfl align --again`"
         )
-    try:
+    with _no_upload():
         service.set_held_out(HeldOut(0, handles))
-        while not stop.is_set():
-            if service.problem:
-                raise RunError(service.problem)
-            if (manifest := service.manifest) is not None:
-                asked = (AskChunk(0, manifest.version, i) for i in range(len(manifest.chunks)))
-                chunks = ((c.origin, c.values, c.row_status) for c in map(service.chunk, asked))
-                parts = (part.numpy().tobytes() for chunk in chunks for part in chunk)
-                content = {"manifest": manifest.to_json()}
-                write_sealed(out, config.tls, key, UPLOAD, content, parts)
-                service.record.set_stored(manifest.digest)
-                return manifest
-            stop.wait(POLL_S)
+    while not stop.is_set():
+        if service.problem:
+            raise RunError(service.problem)
+        if (manifest := service.manifest) is not None:
+            return manifest, key
+        stop.wait(POLL_S)
+    return None
+
+
+def chunks(service: UploadPartyService, manifest: UploadManifest) -> Iterator[Chunk]:
+    """Compute the chunks of a finished upload."""
+    for number in range(len(manifest.chunks)):
+        with _no_upload():
+            chunk = service.chunk(AskChunk(0, manifest.version, number))
+        yield chunk.origin, chunk.values, chunk.row_status
+
+
+@contextmanager
+def _no_upload() -> Iterator[None]:
+    try:
+        yield
     except WireError as error:
         raise RunError(f"the upload cannot be made: {error}") from error
-    return None
 
 
 def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
@@ -138,6 +168,7 @@ def import_upload(service: CoordinatorService, path: Path) -> UploadManifest:
     An interrupted import continues; an upload that is stored already changes nothing.
     """
     config, folder, alignment = service.config, service.folder, service.alignment
+    refuse_plain(config.secret, "`xvfl upload import`")
     if not folder.has(KEY):
         raise RunError(
             f"{folder / KEY}: no such key, so the upload was not encrypted to this coordinator; "

@@ -6,7 +6,7 @@ other message is rejected.
 
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from xvfl.config import UploadTerms
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.party_worker import PartyWorker
-from xvfl.federation.request_endpoint import Replies, RequestEndpoint
+from xvfl.federation.request_endpoint import RequestEndpoint
 from xvfl.federation.upload.manifest import CREATED, Chunk, UploadManifest, chunk_digest
 from xvfl.federation.upload.views import compute_views
 from xvfl.matching.normalize import normalize_ids
@@ -48,6 +48,7 @@ from xvfl.wire.messages import (
     HeldOut,
     Hello,
     Match,
+    Message,
     Release,
     UploadChunk,
     UploadOffer,
@@ -139,7 +140,7 @@ class UploadPartyService:
         check_epsilon(folder, config.encoder, version, config.limits)
         self._encoder = PartyEncoder(inputs, version, current_part(folder))
         self.record = upload_record(folder, version)
-        replies: Replies = {
+        replies: dict[type[Any], Callable[[Any], Message]] = {
             Match: self.table.reply,
             Release: PartyFolder(inputs.name, config, folder, log).reply,
             HeldOut: self.set_held_out,
@@ -148,6 +149,9 @@ class UploadPartyService:
             UploadStored: self._set_stored,
             AskApproval: self._ask,
         }
+        if config.secret is not None:
+            # The embeddings leave this party as shares only, whatever is asked.
+            del replies[AskUpload], replies[AskChunk]
         self.endpoint = RequestEndpoint(self.table.hello(), log, replies, ONLY_UPLOADS)
         self._upload: Upload | None = None
         self.manifest: UploadManifest | None = None
@@ -171,6 +175,7 @@ class UploadPartyService:
             "encoder_version": self._encoder.version,
             "encoder_progress": round(self.progress, 3),
             "encoder_problem": self.problem,
+            "encoder_failed": int(bool(self.problem) and not self.problem.startswith(WAITS)),
             "upload_stored": int(self.uploaded),
             "upload_bytes": manifest.n_bytes if manifest else 0,
             "upload_created": manifest.created if manifest else "",

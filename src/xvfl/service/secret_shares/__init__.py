@@ -1,0 +1,1 @@
+"""Shares of uploads and labels for three nodes, which train the head on them with SPU."""
