@@ -9,12 +9,14 @@ by the standard deviation of the column and averaged over the numeric columns of
 `correct` is the share of correct categories.
 Rivals see the party's own columns, one-hot: the median and mode, scikit-learn's IterativeImputer
 (`imputer`), and the same with LightGBM (100 trees, 3 rounds, 20 nearest columns). `alone` is
-`complete` of one table, `peers` of both. `covered` is the share of cells in their 80 % intervals.
+`complete` of one table, `peers` of both. `covered` is the share of cells in their 80 % intervals;
+numbers without an interval (`none`) have a probability that the filled value is exact: the last
+list compares it with the share of exact cells.
 PhysioNet 2012 has one column for each parameter, its mean.
 
-`--out` stores the scores of each finished step as a line of JSON: of the rivals or of xvfl, for a
-table, share and seed. A second call continues the file. After a change of xvfl, remove the lines of
-step `xvfl`.
+`--out` stores the scores of each finished step as a line of JSON: of medians, imputers or xvfl, for
+a table, share and seed. A second call continues the file. After a change of xvfl, remove the lines
+of step `xvfl`.
 """
 
 import argparse
@@ -48,7 +50,7 @@ MIN_CELLS = 20
 """Fewest hidden cells of a column that is compared."""
 MAX_VALUES = 20
 """Values of a category that the rivals see and fill."""
-FIGURES = ("rmse", "mae", "correct", "covered")
+FIGURES = ("rmse", "mae", "correct", "covered", "none")
 METHODS = ("median", "imputer", "imputer LightGBM", "alone", "peers")
 Frames = dict[str, pd.DataFrame]
 Score = dict[str, Any]
@@ -120,12 +122,14 @@ class Problem:
 
 
 def fit(problem: Problem) -> XVFLClassifier:
-    """Train one epoch: the model that fills cells does not depend on the nets."""
+    """Train small nets for one epoch: the model that fills cells does not depend on them."""
     tables = problem.train.hidden
     y = pd.Series(problem.table.y[problem.train_rows], index=next(iter(tables.values())).index)
     model = XVFLClassifier(
         table_options={party: problem.options(party) for party in tables},
         random_state=problem.seed,
+        method="vanilla",
+        members=1,
         epochs=1,
         patience=0,
         verbose=False,
@@ -183,8 +187,14 @@ class Columns:
         return as_text(whole.where(cells.notna(), "")).astype(str)
 
 
-def fill(columns: Columns, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, Any]:
-    """Fill a party's test rows by each rival."""
+Fill = Callable[[Columns, pd.DataFrame, pd.DataFrame], dict[str, NDArray[np.float64]]]
+"""Fills a party's test rows; learns from its training rows."""
+
+
+def fill_imputers(
+    columns: Columns, train: pd.DataFrame, test: pd.DataFrame
+) -> dict[str, NDArray[np.float64]]:
+    """Fill a party's test rows by each imputer."""
     own, asked = columns.encode(train), columns.encode(test)
     empty = np.isnan(own).all(0)
     own[:, empty] = 0.0
@@ -195,12 +205,20 @@ def fill(columns: Columns, train: pd.DataFrame, test: pd.DataFrame) -> dict[str,
             trees, max_iter=3, n_nearest_features=20, random_state=0
         ),
     }
+    return {name: each.fit(own).transform(asked) for name, each in rivals.items()}
+
+
+def fill_medians(
+    columns: Columns, train: pd.DataFrame, test: pd.DataFrame
+) -> dict[str, NDArray[np.float64]]:
+    """Fill a party's test rows by medians of numbers and modes of categories."""
+    own, asked = columns.encode(train), columns.encode(test)
+    own[:, np.isnan(own).all(0)] = 0.0
     center = np.nanmedian(own, 0)
     for name, place in columns.places():
         if name in columns.values:
             center[place] = np.nanmean(own[:, place], 0)
-    filled = {"median": np.where(np.isnan(asked), center, asked)}
-    return filled | {name: each.fit(own).transform(asked) for name, each in rivals.items()}
+    return {"median": np.where(np.isnan(asked), center, asked)}
 
 
 def compare(
@@ -236,8 +254,9 @@ def compare_found(
             else:
                 score |= errors(values[method][at, place.start], true, at)
                 ids = part.true[party].index[at]
-                score["exact"] = float(np.isclose(values[method][at, place.start], true[at]).mean())
-                scores.append(score | covered(each.cells, name, ids, true[at]))
+                exact = np.isclose(values[method][at, place.start], true[at])
+                score["exact"] = float(exact.mean())
+                scores.append(score | covered(each.cells, name, ids, true[at], exact))
     return scores
 
 
@@ -259,16 +278,36 @@ def errors(filled: NDArray[np.float64], true: NDArray[np.float64], at: NDArray[n
     return {"rmse": float(np.sqrt((error**2).mean())), "mae": float(np.abs(error).mean())}
 
 
-def covered(cells: pd.DataFrame, column: str, ids: pd.Index, true: NDArray[np.float64]) -> Score:
-    """Count the cells of a column with an interval, and those whose interval holds the cell."""
-    own = cells[cells["column"] == column].set_index("id").loc[ids, ["low", "high"]]
-    low, high = (pd.to_numeric(own[each], errors="coerce").to_numpy(float) for each in own)
-    inside = (low <= true + 1e-6) & (true <= high + 1e-6)
-    return {"intervals": int((~np.isnan(low)).sum()), "inside": int(inside.sum())}
+def covered(
+    cells: pd.DataFrame,
+    column: str,
+    ids: pd.Index,
+    true: NDArray[np.float64],
+    exact: NDArray[np.bool_],
+) -> Score:
+    """Count the cells of a column with an interval, and those whose interval holds the cell.
+
+    Of the others, sum the probabilities that the value is exact, and count the exact ones.
+    """
+    own = cells[cells["column"] == column].set_index("id").loc[ids]
+    low, high, probability = (
+        pd.to_numeric(own[each], errors="coerce").to_numpy(float)
+        for each in ("low", "high", "probability")
+    )
+    # `true` was encoded in float32.
+    equal = 1e-6 * max(float(np.ptp(true)), 1.0)
+    inside, none = (low <= true + equal) & (true <= high + equal), np.isnan(low)
+    return {
+        "intervals": int((~none).sum()),
+        "inside": int(inside.sum()),
+        "without": int(none.sum()),
+        "probability": float(np.nansum(probability[none])),
+        "right": int(exact[none].sum()),
+    }
 
 
-def run_rivals(problem: Problem) -> list[Score]:
-    """Fill the test rows of each party by each rival, from the party's own columns."""
+def run_rivals(problem: Problem, fill: Fill = fill_imputers) -> list[Score]:
+    """Fill the test rows of each party by rivals, from the party's own columns."""
     scores = []
     for party, hidden in problem.test.hidden.items():
         columns = problem.columns(party)
@@ -289,7 +328,11 @@ def run_xvfl(problem: Problem) -> list[Score]:
     return scores
 
 
-STEPS: dict[str, Callable[[Problem], list[Score]]] = {"rivals": run_rivals, "xvfl": run_xvfl}
+STEPS: dict[str, Callable[[Problem], list[Score]]] = {
+    "medians": partial(run_rivals, fill=fill_medians),
+    "imputers": run_rivals,
+    "xvfl": run_xvfl,
+}
 
 
 @dataclass(frozen=True)
@@ -338,8 +381,9 @@ def summarize(scores: pd.DataFrame) -> Means:
     names = [each for each in ("rmse", "mae", "correct") if each in scores]
     means = scores.groupby("method")[names].mean().reindex(METHODS)
     if "intervals" in scores:
-        sums = scores.groupby("method")[["inside", "intervals"]].sum()
+        sums = scores.groupby("method")[["inside", "intervals", "without"]].sum()
         means["covered"] = sums["inside"] / sums["intervals"]
+        means["none"] = sums["without"] / (sums["intervals"] + sums["without"])
     return {m: {k: round(v, 4) for k, v in row.dropna().items()} for m, row in means.iterrows()}
 
 
@@ -355,19 +399,28 @@ def worse_than_median(scores: pd.DataFrame) -> dict[str, float]:
 
 
 def wrong_coverage(scores: pd.DataFrame) -> dict[str, str]:
-    """Return the columns whose intervals hold less than 75 or more than 85 % of the cells.
-
-    An interval contains the filled value, so that it holds at least the exact ones.
-    """
+    """Return the columns whose intervals hold less than 75 or more than 85 % of the cells."""
     if "intervals" not in scores:
         return {}
     own = scores[scores["method"].isin(("alone", "peers"))]
     by_column = own.groupby(["method", "party", "column"])
-    sums, exact = by_column[["inside", "intervals"]].sum(), by_column["exact"].mean()
+    sums = by_column[["inside", "intervals"]].sum()
     share = (sums["inside"] / sums["intervals"]).dropna()
     return {
-        " ".join(map(str, key)): f"{each:.0%} ({exact[key]:.0%} exact)"
+        " ".join(map(str, key)): f"{each:.0%} of {sums.loc[key, 'intervals']:.0f}"
         for key, each in share[(share < 0.75) | (share > 0.85)].items()
+    }
+
+
+def without_interval(scores: pd.DataFrame) -> dict[str, str]:
+    """Compare the probabilities of numbers without an interval with the share of exact ones."""
+    if "without" not in scores:
+        return {}
+    sums = scores.groupby("method")[["probability", "right", "without"]].sum()
+    shares = sums.div(sums.pop("without"), axis=0).dropna()
+    return {
+        str(method): f"{each['right']:.1%} exact, mean probability {each['probability']:.1%}"
+        for method, each in shares.iterrows()
     }
 
 
@@ -390,18 +443,21 @@ def main() -> None:
     found: list[Means] = []
     worse: dict[str, dict[str, float]] = {}
     wrong: dict[str, dict[str, str]] = {}
+    without: dict[str, dict[str, str]] = {}
     for name in chosen.tables:
         table = read(name)
         for share in chosen.hidden:
             scores, key = run(results, table, share, chosen), f"{table.name}, {share:.0%}"
             found.append(summarize(scores))
             worse[key], wrong[key] = worse_than_median(scores), wrong_coverage(scores)
+            without[key] = without_interval(scores)
             show(key, found[-1])
     for number, share in enumerate(chosen.hidden):
         own = found[number :: len(chosen.hidden)]
         show(f"mean of {len(own)} tables, {share:.0%}", mean_of(own))
     show_columns("MAE divided by that of the median, where above 1.02", worse)
     show_columns("Cells in 80 % intervals, where outside of 75 to 85 %", wrong)
+    show_columns("Cells without an interval", without)
 
 
 def mean_of(found: list[Means]) -> Means:

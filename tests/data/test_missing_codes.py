@@ -134,6 +134,12 @@ def test_numbers_are_codes_where_neighbors_have_nothing_in_common() -> None:
     assert not list(find_code_numbers(price, ["price"])), "it rises with the size"
     frame = pd.DataFrame({"number": number, "a": RNG.normal(size=ROWS)})
     assert not list(find_code_numbers(frame, ["number"])), "nothing depends on it"
+    scattered = RNG.choice(np.arange(10_000, 100_000), 80, replace=False)
+    frame["a"] = effects["rough"][number - 1] + noise
+    for codes, named in ((scattered, True), (scattered // 10 ** (np.arange(80) % 3), False)):
+        # Amounts, such as the population of a state, have different numbers of digits.
+        found = find_code_numbers(frame.assign(number=codes[number - 1]), ["number"])
+        assert bool(list(found)) == named
 
 
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "diabetes", "digits"])

@@ -101,6 +101,12 @@ def test_completion_that_validation_switched_off_is_named(model: XVFLClassifier)
     report = replace(model.report_, completion=list(uses.values()))
     assert "completion is not used in collaborative: validation log-loss 0.4100" in str(report)
     assert "completion is used in local at bank (weight 0.5)" in str(report)
+    same = [
+        replace(off, mode=mode, party="bank", reason="no gap") for mode in ("local", "assisted")
+    ]
+    shown = replace(model.report_, completion=[*same, uses["local", "bank"]])
+    assert "completion is not used in local at bank, assisted at bank: no gap" in str(shown)
+    assert "completion is not used: no gap\n" in str(replace(shown, completion=same)) + "\n"
 
 
 def test_the_reasons_are_those_of_the_calibration(model: XVFLClassifier) -> None:

@@ -24,7 +24,7 @@ from xvfl_serve.encoding.number_text import (
     write_duration,
     write_number,
 )
-from xvfl_serve.encoding.scale import Floats, Scale
+from xvfl_serve.encoding.scale import Floats, Scale, significant
 from xvfl_serve.errors import BundleError, RequestError, unknown
 
 Bools = NDArray[np.bool_]
@@ -102,6 +102,7 @@ class NumberColumn:
     def decode_cell(self, values: Sequence[float]) -> Any:
         """Invert the scaling; round if the training values were integers."""
         number = self.scale.invert_one(values[0])
+        number = number if self.whole else significant(number)
         if not self.decimal:
             return round(number) if self.whole else number
         return write_number(number, self.whole, self.decimal, self.prefix, self.suffix)

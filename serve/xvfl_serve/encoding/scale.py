@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+DIGITS = 7
+"""Significant digits of numbers that were scaled as float32."""
 
 
 @dataclass(frozen=True)
@@ -55,3 +57,8 @@ def _interpolate(x: float, knots: tuple[float, ...], values: tuple[float, ...]) 
     at = bisect_right(knots, x) - 1
     slope = (values[at + 1] - values[at]) / (knots[at + 1] - knots[at])
     return slope * (x - knots[at]) + values[at]
+
+
+def significant(number: float) -> float:
+    """Round away the error of float32: 1492.50001 is 1492.5."""
+    return float(f"{number:.{DIGITS}g}")

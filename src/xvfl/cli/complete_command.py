@@ -38,9 +38,9 @@ def complete(
 
     Writes for each party: NAME.csv, the completed table; NAME.cells.csv, one line per filled cell
     with its value, its interval (numbers, dates, durations) or the probability of the value
-    (categories), and what it was completed from; with --draws, NAME.draw1.csv and so on, tables
-    whose filled cells are drawn at random from these distributions. Observed cells stay as they
-    are.
+    (categories, and numbers that are mostly this value), and what it was completed from; with
+    --draws, NAME.draw1.csv and so on, tables whose filled cells are drawn at random from these
+    distributions. Observed cells stay as they are.
 
     xvfl complete RUN bank=bank.csv shop=shop.parquet --out completed
     """

@@ -21,7 +21,8 @@ MAX_ROWS, MAX_TARGETS, MIN_TARGETS, MAX_PAIRS = 8192, 24, 4, 6000
 """Rows, and other columns, that are compared; fewer columns in wide tables."""
 MIN_CODES, MAX_CODES, MIN_ROWS_PER_CODE = 30, 1000, 5
 MAX_GAP, MAX_SHARE = 100, 0.5
-"""Mean distance of neighboring codes, and share of the rows with one of them."""
+"""Mean distance of neighboring codes unless all have as many digits, and share of the rows with one
+of them."""
 MAX_VALUES = 20
 """Values of a text that is compared."""
 MIN_SIGNAL = 4.0
@@ -59,7 +60,7 @@ def find_code_numbers(frame: pd.DataFrame, columns: Collection[str]) -> Iterator
             once = _one_row_each(rows, name, targets)
             if once is not None and not _is_code(once, name, dict(_targets(once, limit))):
                 continue
-            shown = " and ".join(repr(f"{each:.0f}") for each in rows[name].dropna().iloc[:2])
+            shown = " and ".join(repr(f"{each:.0f}") for each in rows[name].dropna().unique()[:2])
             yield (
                 name,
                 f"integers such as {shown} look like codes, such as the number of a school: the "
@@ -109,7 +110,9 @@ def _codes(cells: pd.Series) -> tuple[Ints, NDArray[np.bool_]] | None:
     enough = counts >= MIN_ROWS_PER_CODE
     if not MIN_CODES <= enough.sum() <= MAX_CODES or (np.trunc(distinct) != distinct).any():
         return None
-    if np.ptp(distinct) > MAX_GAP * len(distinct) or counts.max() > MAX_SHARE * len(places):
+    digits = np.char.str_len(np.abs(distinct).astype(np.int64).astype(str))
+    scattered = np.ptp(distinct) > MAX_GAP * len(distinct) and np.ptp(digits) > 0
+    if scattered or counts.max() > MAX_SHARE * len(places):
         return None
     held[held] = enough[places]
     return (np.cumsum(enough) - 1)[places[enough[places]]], held

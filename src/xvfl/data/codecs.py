@@ -39,7 +39,7 @@ from xvfl_serve.encoding.columns import (
     restore_type,
 )
 from xvfl_serve.encoding.number_text import write_duration, write_number
-from xvfl_serve.encoding.scale import Floats
+from xvfl_serve.encoding.scale import Floats, significant
 
 MAX_EXACT_INTEGER = 2.0**53
 """A float64 represents all smaller integers exactly."""
@@ -75,6 +75,8 @@ class NumberCodec(NumberColumn):
     def decode(self, encoded: Floats, vectors: Mapping[str, Floats]) -> pd.Series:
         """Invert the scaling; round if the training values were integers."""
         numbers = self.scale.invert(encoded[:, 0])
+        if not self.whole:
+            numbers = np.array([significant(each) for each in numbers.tolist()])
         if self.decimal:
             form = (self.whole, self.decimal, self.prefix, self.suffix)
             return pd.Series([write_number(each, *form) for each in numbers.tolist()], dtype="str")

@@ -105,7 +105,8 @@ def _kind(codec: Codec | str) -> tuple[str, str]:
 def _examples(column: ColumnStats) -> Iterator[str]:
     yield from (column.words[:2])
     if not column.words and column.numbers is not None:
-        yield from (f"{each:g}" for each in column.numbers.sample()[:2])
+        digits = 15 if column.numbers.integral else 6
+        yield from (f"{each:.{digits}g}" for each in column.numbers.sample()[:2])
 
 
 def _warnings(column: ColumnStats, codec: Codec | str) -> Iterator[str]:

@@ -53,7 +53,7 @@ from xvfl.model.explain.explain_model import ExplainOptions, explain
 from xvfl.model.explain.explanation import Explanation
 from xvfl.model.fit_report import REPORT, FitReport, read_report
 from xvfl.model.fitting import TrainingPlan, fit, resolve_for_dataset, uses_unlabeled
-from xvfl.model.given_tables import predict_given
+from xvfl.model.given_tables import add_absent_columns, predict_given
 from xvfl.model.model import Model
 from xvfl.model.prediction import used_tables
 from xvfl.model.progress import progress_bar, show_overlap, show_report, work_bar
@@ -359,12 +359,13 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Any:
         """Fill missing values of the tables, in their own columns and units.
 
-        Observed values are unchanged, and so are columns that were ignored in training.
+        Observed values are unchanged, and so are columns that were ignored in training. A column
+        used in training that a table does not have is added and filled.
 
         Parameters
         ----------
         X : dict of DataFrame, str, Path or Images
-            The tables of some or all parties, by party name.
+            The tables of some or all parties, by party name; None for a party without a table.
         party : str, default=None
             The party whose table to complete. By default all tables in `X`.
         ids : sequence, default=None
@@ -382,9 +383,14 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             If the model was trained without cross completion, or the table of `party` is not given.
         InputError
             If a table cannot be used.
+
+        Warns
+        -----
+        DataWarning
+            If a table does not have a column used in training, or no table has one of `ids`.
         """
         check_is_fitted(self, "model_")
-        sources, rows = self._read(X), ids_as_text(ids)
+        sources, rows = self._read_to_complete(X), ids_as_text(ids)
         check_tables(sources)
         warn_unknown_ids(sources, rows or ())
         tables: dict[str, Any] = {}
@@ -445,7 +451,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             If the model has no distributions of filled cells.
         """
         check_is_fitted(self, "model_")
-        sources, rows = self._read(X), ids_as_text(ids)
+        sources, rows = self._read_to_complete(X), ids_as_text(ids)
         check_tables(sources)
         warn_unknown_ids(sources, rows or ())
         seed = self.model_.random_state if random_state is None else random_state
@@ -686,6 +692,12 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _read(self, X: Tables) -> dict[str, Source]:
         return read_tables(X, self.id_column)
+
+    def _read_to_complete(self, X: Tables) -> dict[str, Source]:
+        """Read the tables that are given, with all columns used in training."""
+        sources = read_given_tables(X, self.id_column, self.model_)
+        given = {name: each for name, each in sources.items() if len(source_ids(each))}
+        return add_absent_columns(self.model_.encoders, given)
 
     def _original_ids(self, X: Tables, ids: pd.Index) -> pd.Index:
         return original_ids(X, self.id_column, ids)

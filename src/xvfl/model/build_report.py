@@ -148,21 +148,29 @@ def _hints(
                 f"check that column {column!r} of {party} is known at prediction: it makes "
                 f"{gain:.0%} of what trees gain; if it is not, ignore it (drop)"
             )
-    yield from _score_hints(report, evaluation, metric, heading, margin)
     if _still_improves(records, epochs):
         yield f"more epochs: the validation loss still fell at the end of {epochs}"
+    remedy = "larger nets (hidden_dim, embedding_dim)"
+    if len(records) >= epochs:
+        remedy = f"more epochs or {remedy}"
+    yield from _score_hints(report, evaluation, metric, heading, margin, remedy)
     yield from _row_hints(report)
 
 
 def _score_hints(
-    report: FitReport, evaluation: Evaluation, metric: str, heading: str, margin: float
+    report: FitReport,
+    evaluation: Evaluation,
+    metric: str,
+    heading: str,
+    margin: float,
+    remedy: str,
 ) -> Iterator[str]:
     """Compare all parties together with trees, and with each party alone."""
     joint = next((each for each in report.scores if each.party == ALL), None)
     if joint is not None and joint.trees and joint.trees[metric] > joint.metrics[metric] + margin:
         yield (
-            f"larger nets (hidden_dim, embedding_dim): trees of all columns in one place have "
-            f"{heading} {joint.trees[metric]:.3f}, collaborative {joint.metrics[metric]:.3f}"
+            f"{remedy}: trees of all columns in one place have {heading} "
+            f"{joint.trees[metric]:.3f}, collaborative {joint.metrics[metric]:.3f}"
         )
     for same in evaluation.same_rows:
         own, all_parties = same.metrics.get("local"), same.metrics.get("collaborative")

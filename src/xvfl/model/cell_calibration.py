@@ -16,12 +16,13 @@ from xvfl.model.cell_distributions import (
     BINS,
     LEVELS,
     CellDistributions,
+    bins_of,
     fit_quantiles,
     fit_scores,
 )
 from xvfl.model.cell_fills import ALL, FEW_CANDIDATES, FillCells, fit_fill
 from xvfl.model.cell_fit import Cells, Tables
-from xvfl.model.cell_levels import NumberCells, fit_levels
+from xvfl.model.cell_levels import NumberCells, fit_exact, fit_levels
 from xvfl.model.filled_cells import option_scores
 from xvfl_serve.cell_model import GROUPS, CellModel, Predicted, Target
 
@@ -76,11 +77,17 @@ Key = tuple[int, int]
 
 
 def calibrate_cells(
-    model: CellModel, encoders: Encoders, tables: Tables, seed: int
+    model: CellModel, encoders: Encoders, training: Tables, tables: Tables, seed: int
 ) -> tuple[CellModel, dict[int, CellDistributions]]:
-    """Fit how cells are filled, and the distributions of filled cells by party."""
+    """Fit how cells are filled, and the distributions of filled cells by party.
+
+    Cells of `tables` are hidden; `training` are the rows that the model is fitted to.
+    """
     hidden = _predict_hidden(model, encoders, tables, np.random.default_rng(seed))
-    targets = [_fit_target(model, each, hidden[each.party, each.feature]) for each in model.targets]
+    targets = [
+        _fit_target(model, each, training[each.party], hidden[each.party, each.feature])
+        for each in model.targets
+    ]
     model = replace(model, targets=tuple(targets))
     for target in targets:
         key = target.party, target.feature
@@ -138,7 +145,7 @@ def _hide(
     return result
 
 
-def _fit_target(model: CellModel, target: Target, hidden: Hidden) -> Target:
+def _fit_target(model: CellModel, target: Target, training: Cells, hidden: Hidden) -> Target:
     """Fit how the cells of a feature are filled."""
     found = hidden.predicted
     if target.categorical:
@@ -154,7 +161,9 @@ def _fit_target(model: CellModel, target: Target, hidden: Hidden) -> Target:
         return target
     numbers = hidden.numbers(model, target)
     candidates = ALL if len(model.targets) <= MAX_DETAILED else FEW_CANDIDATES
-    fill_cells = FillCells(found, numbers, hidden.half, hidden.copies, candidates)
+    place = int(model.place[target.columns[0]])
+    known = training.values[training.observed[:, target.feature], place].astype(np.float64)
+    fill_cells = FillCells(found, numbers, known, hidden.half, hidden.copies, candidates)
     return fit_fill(target, hidden.codec, fill_cells)
 
 
@@ -172,7 +181,7 @@ def _fit_party(
             categorical.append((np.ones(GROUPS), np.zeros((GROUPS, width))))
         else:
             numeric.append(_fit_number(model, target, own))
-    edges, quantiles, relative, levels = zip(*numeric, strict=True) if numeric else ((),) * 4
+    edges, quantiles, relative, levels, exact = zip(*numeric, strict=True) if numeric else ((),) * 5
     factors, biases = zip(*categorical, strict=True) if categorical else ((), ())
     return CellDistributions(
         np.reshape(edges, (-1, GROUPS, BINS - 1)),
@@ -181,6 +190,7 @@ def _fit_party(
         np.reshape(factors, (-1, GROUPS)),
         np.reshape(biases, (len(biases), GROUPS, width)),
         np.reshape(levels, (-1, GROUPS, len(LEVELS))),
+        np.reshape(exact, (-1, GROUPS, BINS)),
     )
 
 
@@ -199,15 +209,17 @@ def _fit_words(
 
 def _fit_number(
     model: CellModel, target: Target, hidden: Hidden
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Fit edges, quantiles, `relative` and levels of a number."""
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Fit edges, quantiles, `relative`, levels and shares of exact cells of a number."""
     codec, groups = hidden.codec, hidden.predicted.groups
 
     def rounded(encoded: Floats) -> Floats:
         return codec.rounded(encoded) if isinstance(codec, NumberCodec) else encoded
 
     near, true = target.fill(hidden.predicted), hidden.numbers(model, target)
-    levels = np.tile(LEVELS, (GROUPS, 1))
+    edges, quantiles, relative = fit_quantiles(near, rounded(near), true, groups, hidden.copies)
+    cells = NumberCells(near, true, groups, hidden.half, hidden.copies, rounded)
+    exact, levels = fit_exact(cells, edges), np.tile(LEVELS, (GROUPS, 1))
     if len(model.targets) <= MAX_DETAILED:
-        levels = fit_levels(NumberCells(near, true, groups, hidden.half, hidden.copies, rounded))
-    return *fit_quantiles(near, rounded(near), true, groups, hidden.copies), levels
+        levels = fit_levels(cells, exact[groups, bins_of(near, edges[groups])])
+    return edges, quantiles, relative, levels, exact

@@ -27,12 +27,14 @@ from xvfl_serve.cell_model import GROUPS
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-LEVELS: Floats = np.linspace(0.0, 1.0, 21)
+LEVELS: Floats = np.arange(21) / 20
 """Levels of the stored quantiles."""
 REFERENCE = 16
 """Place in `LEVELS` of the level at which the lengths of intervals are compared."""
 BINS = 5
 """Bins of the completed value in a group."""
+TOLERANCE = 0.03
+"""How much more than its level an interval may hold; a cell without such an interval has none."""
 MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 20, 100
 """Fewest hidden cells of a column for its distribution, of a group, and for more than one bin."""
 
@@ -52,15 +54,18 @@ class CellDistributions:
     biases: Floats
     """(c, G, V) added to the scaled scores; 0 for the values of hashed columns."""
     levels: Floats = field(default_factory=lambda: np.zeros((0, GROUPS, len(LEVELS))))
-    """(m, G, levels) nominal level of intervals that hold a share `LEVELS`; none: the same."""
+    """(m, G, levels) nominal level of intervals that hold a share `LEVELS`, NaN if there are none;
+    of an empty array: the same levels."""
+    exact: Floats = field(default_factory=lambda: np.zeros((0, GROUPS, BINS)))
+    """(m, G, BINS) share of the cells that are filled with the true value; empty: not known."""
 
     def interval(
         self, column: int, groups: Ints, completed: Floats, rounded: Floats, level: float
     ) -> tuple[Floats, Floats]:
-        """Return intervals that hold a share `level` of the true values. (n,)
+        """Return intervals that hold a share `level` of the true values, NaN if none does. (n,)
 
         Of the intervals between two quantiles that contain the completed value, rounded as it is
-        decoded, the shortest.
+        decoded, the shortest. Cells of which the completed value alone holds more have none.
         """
         table = self.quantiles_of(column, groups, completed)
         low, high = np.empty(len(table)), np.empty(len(table))
@@ -68,8 +73,22 @@ class CellDistributions:
             own, nominal = groups == group, level
             if len(self.levels):
                 nominal = float(np.interp(level, LEVELS, self.levels[column, group]))
-            low[own], high[own] = shortest_intervals(table[own], rounded[own], nominal)
+            if np.isnan(nominal):
+                low[own] = high[own] = np.nan
+            else:
+                low[own], high[own] = shortest_intervals(table[own], rounded[own], nominal)
+        if len(self.exact):
+            alone = self.probability_exact(column, groups, completed) > level + TOLERANCE
+            low[alone] = high[alone] = np.nan
         return low, high
+
+    def probability_exact(self, column: int, groups: Ints, completed: Floats) -> Floats:
+        """Return the probability that the completed value is the true one, NaN if unknown. (n,)"""
+        if not len(self.exact):
+            return np.full(len(groups), np.nan)
+        bins = bins_of(completed, self.edges[column, groups])
+        probability: Floats = self.exact[column, groups, bins]
+        return probability
 
     def draw(
         self, column: int, groups: Ints, completed: Floats, rng: np.random.Generator
@@ -90,10 +109,16 @@ class CellDistributions:
 
     def quantiles_of(self, column: int, groups: Ints, completed: Floats) -> Floats:
         """Return the quantiles of the true value of each cell. (n, levels)"""
-        bins = (completed[:, None] >= self.edges[column, groups]).sum(1)
+        bins = bins_of(completed, self.edges[column, groups])
         offset = self.relative[column, groups] * completed
         table: Floats = np.clip(self.quantiles[column, groups, bins] + offset[:, None], 0, 1)
         return table
+
+
+def bins_of(completed: Floats, edges: Floats) -> Ints:
+    """Return the bin of each completed value. (n,); `edges` are (BINS − 1,) or (n, BINS − 1)"""
+    bins: Ints = (completed[:, None] >= edges).sum(1)
+    return bins
 
 
 def distributions_to_tensors(by_party: Mapping[str, CellDistributions]) -> dict[str, Tensor]:
@@ -165,10 +190,10 @@ def fit_quantiles(
         near, target = completed[chosen], true[chosen]
         if len(target) >= copies * MIN_CELLS_OF_BINS:
             edges[which] = np.quantile(near, np.linspace(0, 1, BINS + 1)[1:-1])
-        bins = (near[:, None] >= edges[which[0]]).sum(1)
+        bins = bins_of(near, edges[which[0]])
         tables = [_quantiles_by_bin(each, bins, copies) for each in (target, target - near)]
         lengths = []
-        for table, offset in zip(tables, (0.0, near[:, None]), strict=True):
+        for table, offset in zip(tables, (np.zeros((1, 1)), near[:, None]), strict=True):
             shifted = np.clip(table[bins] + offset, 0, 1)
             low, high = shortest_between(shifted, rounded[chosen], REFERENCE)
             lengths.append((high - low).mean())

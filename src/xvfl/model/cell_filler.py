@@ -157,7 +157,7 @@ def _fit(
         return None
     seeds = (derive_seed(seed, "cells", purpose) for purpose in ("fit", "calibration"))
     model = fit_cells(own, training, next(seeds))
-    model, found = calibrate_cells(model, own, validation, next(seeds))
+    model, found = calibrate_cells(model, own, training, validation, next(seeds))
     return CellFiller(tuple(names), model, {names[at]: each for at, each in found.items()})
 
 

@@ -23,7 +23,7 @@ BLENDS = np.linspace(0, 1, 9)[:, None]
 """Weights of the mean against the median."""
 ROOT_WEIGHT = 2.0
 """Weight of the root mean square error against the mean absolute error."""
-PENALTY, CERTAINTY = 10.0, 1.0
+PENALTY, CERTAINTY = 10.0, 1.5
 """Weight of a mean absolute error beyond that of the median, and the standard errors added to it:
 the fewer cells, the nearer to the median."""
 QUANTILES = np.linspace(0.05, 0.95, 11)
@@ -53,6 +53,8 @@ class FillCells:
     predicted: Predicted
     encoded: Floats
     """(n,) true values."""
+    training: Floats
+    """Encoded values of the training rows; their median and mean are more certain."""
     half: Bools
     """(n,) one half of the rows; all copies of a row are in the same half."""
     copies: float
@@ -94,7 +96,9 @@ def fit_fill(target: Target, codec: Codec, cells: FillCells) -> Target:
     scale = _Scale(target.scores, target.filled.reshape(GROUPS, -1)[0], codec)
     scores, true = cells.predicted.scores[:, 0], scale.numbers(cells.encoded)
     rest = np.interp(cells.encoded, scale.knots, scale.scores)
-    every = _Hidden(scale, scores, true, rest, cells.half, cells.copies, cells.candidates)
+    known = scale.numbers(cells.training) if len(cells.training) else true
+    ends = np.array([[np.median(known)], [known.mean()]])
+    every = _Hidden(scale, scores, true, rest, ends, cells.half, cells.copies, cells.candidates)
     least = MIN_CELLS_OF_GROUP * cells.copies
     parts = [(w, every.take(c)) for w, c in cells_of_groups(cells.predicted.groups, least)]
     points = np.unique(np.concatenate([target.scores, *(each.bins()[0] for _, each in parts)]))
@@ -114,6 +118,8 @@ class _Hidden:
     true: Floats
     """(n,) in the column's units."""
     true_scores: Floats
+    constants: Floats
+    """(2, 1) median and mean of the column."""
     half: Bools
     copies: float
     candidates: Candidates
@@ -138,7 +144,6 @@ class _Hidden:
 
     def maps(self, at: Floats) -> Floats:
         """Fit all maps; return the median and the mean at some scores. (M, 2, x)"""
-        ends = np.array([[np.median(self.true)], [self.true.mean()]])
         centers, members = self.bins()
         shrinks, (count, size) = self.candidates.shrinks, members.shape
         levels = np.rint(QUANTILES * (size - 1)).astype(int)
@@ -149,7 +154,7 @@ class _Hidden:
         true = np.sort(self.true[members], 1)
         in_bins = _curves(at, centers, np.stack([true[:, size // 2], true.mean(1)]))
         found = [np.stack([each[len(levels) // 2], each.mean(0)]) for each in varied]
-        return np.stack([np.repeat(ends, len(at), 1), *found, in_bins])
+        return np.stack([np.repeat(self.constants, len(at), 1), *found, in_bins])
 
 
 def _best_curve(cells: _Hidden, points: Floats) -> Floats:
@@ -163,7 +168,7 @@ def _best_curve(cells: _Hidden, points: Floats) -> Floats:
         values = blends * maps[:, None, 1] + (1 - blends) * maps[:, None, 0]
         filled = _curves(own.scores, points, values.reshape(-1, len(points)))
         errors.append(cells.scale.rounded(filled) - own.true)
-        limits.append(np.abs(np.median(learned.true) - own.true))
+        limits.append(np.abs(cells.constants[0] - own.true))
     which, blend = 0, 0
     if errors:
         losses = _losses(np.concatenate(errors, 1), np.concatenate(limits), cells.copies)

@@ -13,6 +13,7 @@ from xvfl.data.text import as_text
 from xvfl.dataset.overlap import check_tables
 from xvfl.errors import InputError, unknown
 from xvfl.model.filled_cells import Completion
+from xvfl.model.given_tables import add_absent_columns
 from xvfl.model.model import Model
 from xvfl.model.run_dir import RunDir
 from xvfl.model.workflow import open_bundle, open_run, read_source
@@ -79,6 +80,7 @@ def complete_run(
     ids = {name: options.id_column or columns.get(name) for name in inputs}
     sources = {name: read_source(table, ids[name], name, 0) for name, table in inputs.items()}
     check_tables(sources)
+    sources = add_absent_columns(model.encoders, sources)
     return [
         _complete_party(model, sources, name, ids[name], out, options, report, (at, len(names)))
         for at, name in enumerate(names)

@@ -36,7 +36,8 @@ class Completion:
         Which cells of the table were filled.
     cells : DataFrame
         One row for each filled cell: `id`, `column`, `value`; `low` and `high`, the interval of a
-        number, date or duration; `probability`, that the value of a category is correct; and
+        number, date or duration; `probability`, that the value is correct, of categories, and of
+        numbers without an interval, since every one around the value holds more than `level`; and
         `cue`, what the value was filled from: the party's `"own"` features, `"peers"`, `"own and
         peers"`, or `"nothing"`.
     probabilities : dict of DataFrame
@@ -178,19 +179,19 @@ class _Cells:
     def describe(self, level: float) -> dict[str, Any]:
         """Return the interval of each number, or the probability of each category."""
         nothing = np.full(len(self.rows.cues), None, dtype=object)
-        about: dict[str, Any] = {"low": nothing, "high": nothing, "probability": np.nan}
+        about: dict[str, Any] = {"low": nothing, "high": nothing.copy(), "probability": np.nan}
         codec = self.column.codec
         if isinstance(codec, CategoryCodec | HashedCodec):
             return about | {"probability": self._probability_of_values()}
         numbers = self._numbers()
         rounded = codec.rounded(numbers) if isinstance(codec, NumberCodec) else numbers
-        bounds = self.rows.distributions.interval(
-            self.column.number, self._found.groups, numbers, rounded, level
-        )
-        if np.isnan(bounds[0]).any():
-            return about
-        low, high = (self._decode(each).astype(object).to_numpy() for each in bounds)
-        return about | {"low": low, "high": high}
+        place = self.column.number, self._found.groups, numbers
+        bounds = self.rows.distributions.interval(*place, rounded, level)
+        none = np.isnan(bounds[0])
+        low, high = (self._decode(each[~none]).astype(object).to_numpy() for each in bounds)
+        about["low"][~none], about["high"][~none] = low, high
+        exact = self.rows.distributions.probability_exact(*place)
+        return about | {"probability": np.where(none, exact, np.nan)}
 
     def decode(self) -> pd.Series:
         """Return the value of each cell. (n,)"""

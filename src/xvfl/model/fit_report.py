@@ -3,7 +3,7 @@
 `build_report` makes it; here are the data and their text. It is stored as `report.json`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -102,10 +102,13 @@ class FitReport:
     @property
     def lines(self) -> list[str]:
         """What to know besides the scores: completion, trees, and what to try next."""
-        used = [_use_text(each) for each in self.completion if each.share]
-        unused = [_use_text(each) for each in self.completion if not each.share]
-        lines = [f"completion is used in {'; '.join(used)}"] if used else []
-        lines += [f"completion is not used in {'; '.join(unused)}"] if unused else []
+        used = [each for each in self.completion if each.share]
+        unused = [each for each in self.completion if not each.share]
+        lines = [f"completion is used in {_uses_text(used)}"] if used else []
+        if unused and not used and len({each.reason for each in unused}) == 1:
+            lines.append(f"completion is not used: {unused[0].reason}")
+        elif unused:
+            lines.append(f"completion is not used in {_uses_text(unused)}")
         if self.no_trees:
             lines.append(f"no trees to compare with: {self.no_trees}")
         return [printable(each) for each in (*lines, *(f"try: {each}" for each in self.hints))]
@@ -147,8 +150,12 @@ def _figure(metrics: Mapping[str, float], metric: str) -> str:
     return f"{value:.4g}" if metric in ("rmse", "mae") else f"{value:.3f}"
 
 
-def _use_text(use: CompletionUse) -> str:
-    text = f"{use.mode} at {use.party}" if use.mode != "collaborative" else use.mode
-    if 0 < use.share < 1:
-        text += f" (weight {use.share:g})"
-    return f"{text}: {use.reason}" if use.reason else text
+def _uses_text(uses: Iterable[CompletionUse]) -> str:
+    """List modes and parties, those with the same reason together."""
+    places: dict[str, list[str]] = {}
+    for use in uses:
+        place = f"{use.mode} at {use.party}" if use.mode != "collaborative" else use.mode
+        weight = f" (weight {use.share:g})" if 0 < use.share < 1 else ""
+        places.setdefault(use.reason, []).append(place + weight)
+    texts = ((", ".join(each), reason) for reason, each in places.items())
+    return "; ".join(f"{each}: {reason}" if reason else each for each, reason in texts)

@@ -1,6 +1,8 @@
-"""What tables to predict do not have: columns used in training, or any row."""
+"""What tables to predict or to complete do not have: columns used in training, or any row."""
 
 from collections.abc import Collection, Mapping, Sequence
+
+import pandas as pd
 
 from xvfl.data.encoder import TableEncoder
 from xvfl.data.sources import Encoder, Source, source_columns, source_index
@@ -8,6 +10,9 @@ from xvfl.errors import InputError, warn
 from xvfl.methods import Mode
 from xvfl.model.model import Model
 from xvfl.model.prediction import Prediction, used_tables
+
+MAX_NAMED = 5
+"""Absent columns of a table that a warning names."""
 
 
 def predict_given(
@@ -51,3 +56,29 @@ def check_given(
                 f"missing: {named}; if they were renamed, restore their names"
             )
     return nothing
+
+
+def add_absent_columns(
+    encoders: Mapping[str, Encoder], sources: Mapping[str, Source]
+) -> dict[str, Source]:
+    """Add the columns that tables to complete do not have, without values; warn about them."""
+    result = dict(sources)
+    for name, source in sources.items():
+        encoder = encoders.get(name)
+        if not isinstance(encoder, TableEncoder) or not isinstance(source, pd.DataFrame):
+            continue
+        absent = encoder.absent(source.columns)
+        if not absent:
+            continue
+        renamed = encoder.renamed(source.columns)
+        named = [
+            f"{each!r} (did you mean {renamed[each]!r}?)" if each in renamed else repr(each)
+            for each in absent
+        ]
+        more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+        warn(
+            f"party {name!r}: columns used in training are not in the table, so that all their "
+            f"cells are filled: {', '.join(named[:MAX_NAMED])}{more}"
+        )
+        result[name] = source.reindex(columns=[*source.columns, *absent])
+    return result

@@ -58,13 +58,18 @@ def _column(column: ColumnSummary) -> str:
 
 def _overlap(found: Inspection) -> str:
     lines = "".join(
-        f"""<tr><td class="wide"><b>{html.escape(name)}</b></td>
+        f"""<tr><td class="wide"><b>{html.escape(_label(name, found))}</b></td>
 <td class="n" data-name="rows">{counts["rows"]:,}</td>
 <td class="n" data-name="shared">{counts["shared"]:,}</td></tr>"""
         for name, counts in found.overlap.items()
     )
     heading = table_head(("table", "rows", "shared"), ("rows", "shared"))
     return lines and f"<h2>Rows by table</h2><table>{heading}<tbody>{lines}</tbody></table>"
+
+
+def _label(name: str, found: Inspection) -> str:
+    """Name the counts of a table, or of all of them."""
+    return name if name in found.rows else "all tables"
 
 
 def _count(number: int, what: str) -> str:
