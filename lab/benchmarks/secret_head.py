@@ -45,10 +45,9 @@ RATE, MOMENTUM, BATCH, HIDDEN = 0.25, 0.875, 512, 32
 Rows = dict[str, NDArray[np.int64]]
 
 
-def upload(
-    rate: float, seed: int, encoder_epochs: int, n_rows: int
-) -> tuple[Problem, Rows, dict[str, Any]]:
+def upload(options: argparse.Namespace) -> tuple[Problem, Rows, dict[str, Any]]:
     """Train encoders and default plain heads; return embeddings, rows by part, and scores."""
+    rate, seed, n_rows = options.rate, options.seed, options.rows
     task = prepare("bank")
     if n_rows:
         task = task.take(np.random.default_rng(seed).permutation(len(task))[:n_rows])
@@ -57,10 +56,10 @@ def upload(
         rate,
         seed,
         net=NetConfig(),
-        train=TrainConfig(optimizer="adamw", random_state=seed),
+        train=TrainConfig(options.plain_epochs, optimizer="adamw", random_state=seed),
         weights="calibrated",
     )
-    encoder = EncoderConfig(embedding_dim=128, epochs=encoder_epochs)
+    encoder = EncoderConfig(embedding_dim=128, epochs=options.encoder_epochs)
     with isolated(task, CPU):
         stack = StackedRuns(task, [config], CPU, PrivacyConfig("no_gradients"), encoder=encoder)
         stack.train()
@@ -202,6 +201,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--encoder-epochs", type=int, default=60)
+    parser.add_argument("--plain-epochs", type=int, default=60)
     parser.add_argument("--rows", type=int, default=0, help="random rows of the table; 0 = all")
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=0)
@@ -211,9 +211,7 @@ def main() -> None:
         problem, rows = random_problem(options.steps, options.seed)
         result: dict[str, Any] = {}
     else:
-        problem, rows, scores = upload(
-            options.rate, options.seed, options.encoder_epochs, options.rows
-        )
+        problem, rows, scores = upload(options)
         result = {"plain": scores, "rows": {name: len(each) for name, each in rows.items()}}
         result["twin"] = twin_scores(problem, rows, options.epochs, options.seed)
         result["seconds_of_upload_and_plain_heads"] = time.monotonic() - began
