@@ -1,13 +1,16 @@
 """Keep the docs equal to the code: tables of options, results and metrics, names of functions.
 
-`python scripts/tables.py` writes the tables. As a hook of mkdocs it fails the build if a table is
-stale or if a page names a function, a test or a file that does not exist.
+`python scripts/tables.py` writes the tables, and the parameters in the estimators' docstrings. As
+a hook of mkdocs it fails the build if one is stale or if a page names a function, a test or a file
+that does not exist.
 """
 
 import ast
+import inspect
 import json
 import re
 import sys
+import textwrap
 from dataclasses import MISSING, fields
 from functools import cache
 from importlib import import_module
@@ -17,6 +20,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab")]
 
+from xvfl import XVFLClassifier, XVFLRegressor  # noqa: E402
 from xvfl import config as run_config  # noqa: E402
 from xvfl.cli.template import field_docs  # noqa: E402
 from xvfl.model.dashboard import status_metrics  # noqa: E402
@@ -34,6 +38,12 @@ CONFIG_MODULES = {
     "secret.md": secret_config,
 }
 """Each page with option tables, and the module of the classes it shows."""
+ESTIMATORS = {
+    ROOT / "src" / "xvfl" / "estimator" / "classifier.py": XVFLClassifier,
+    ROOT / "src" / "xvfl" / "estimator" / "regressor.py": XVFLRegressor,
+}
+OWN_TEXT = {"method", "class_weight", "random_state"}
+"""Parameters that are documented in the estimators, because they take other values there."""
 BLOCK = re.compile(r"<!-- (options|results|metrics): (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 MODES = ("local", "assisted", "collaborative")
 RATES = (0.0, 0.5, 0.9)
@@ -51,8 +61,6 @@ PATH = re.compile(r"`((?:src|lab|tests|examples|scripts)/[\w./-]+)(?:::\w+)?`")
 
 def options(page: Path, name: str) -> str:
     """Format a configuration class: each option, its default, its meaning."""
-    if name == "LAMBDA_RANGES":
-        return lambda_ranges()
     cls = getattr(CONFIG_MODULES[page.name], name)
     docs, hints = field_docs(cls), get_type_hints(cls)
     lines = ["| option | default | meaning |", "|---|---|---|"]
@@ -66,6 +74,44 @@ def options(page: Path, name: str) -> str:
     return "\n".join(lines)
 
 
+def parameters(cls: type, text: str) -> str:
+    """Return an estimator's source with the parameters that are options documented as these."""
+    documented = {}
+    for config in (
+        *(run_config.Config, run_config.NetConfig, run_config.LossConfig),
+        *(run_config.TrainConfig, run_config.PrivacyConfig),
+    ):
+        docs, hints = field_docs(config), get_type_hints(config)
+        for each in fields(config):
+            documented[each.name] = docs[each.name], hints[each.name], each.default
+    for name, parameter in inspect.signature(cls).parameters.items():
+        if name not in documented or name in OWN_TEXT:
+            continue
+        meaning, hint, default = documented[name]
+        if parameter.default is None and default is not None:
+            meaning += f" By default {_word(default)}."
+        entry = [f"    {name} : {_type(hint)}, default={_word(parameter.default)}"]
+        indent = {"initial_indent": 8 * " ", "subsequent_indent": 8 * " "}
+        entry += textwrap.wrap(meaning, 100, break_on_hyphens=False, **indent)
+        old = re.compile(rf"^    {name} : .*\n(?:        .*\n)+", re.MULTILINE)
+        text = old.sub("\n".join(entry).replace("\\", r"\\") + "\n", text, count=1)
+    return text
+
+
+def _word(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _type(hint: Any) -> str:
+    """Write a type as numpydoc does."""
+    if get_origin(hint) is Literal:
+        return "{" + ", ".join(f'"{each}"' for each in get_args(hint)) + "}"
+    plain = [each for each in get_args(hint) or (hint,) if each is not type(None)]
+    return " or ".join(
+        _type(each) if get_origin(each) is Literal else each.__name__ for each in plain
+    )
+
+
 def metrics(page: Path, name: str) -> str:
     """Format the metrics of a side: name, type and labels, meaning."""
     lines = ["| metric | type | meaning |", "|---|---|---|"]
@@ -73,15 +119,6 @@ def metrics(page: Path, name: str) -> str:
         by = f"{{{label}}}" if key.startswith("party_") or label != "party" else ""
         total = "_total" if kind == "counter" else ""
         lines.append(f"| `xvfl_{key}{total}{by}` | {kind} | {text} |")
-    return "\n".join(lines)
-
-
-def lambda_ranges() -> str:
-    """Format the paper's ranges of λ1 and λ2."""
-    lines = ["| data | `lambda1` | `lambda2` |", "|---|---|---|"]
-    for name, pair in run_config.LAMBDA_RANGES.items():
-        first, second = (", ".join(f"{value:g}" for value in values) for values in pair)
-        lines.append(f"| {name} | {first} | {second} |")
     return "\n".join(lines)
 
 
@@ -204,6 +241,16 @@ def _resolves(package: str, parts: list[str]) -> bool:
     return True
 
 
+def stale_docstrings() -> list[str]:
+    """List the estimators whose parameters are documented in other words than the options."""
+    sources = ((path, path.read_text(encoding="utf-8"), cls) for path, cls in ESTIMATORS.items())
+    return [
+        f"{path.name}: stale parameters; run python scripts/tables.py"
+        for path, text, cls in sources
+        if parameters(cls, text) != text
+    ]
+
+
 def on_pre_build(config: Any) -> None:
     """Fail the build of stale tables and of names that do not exist."""
     problems = []
@@ -212,6 +259,7 @@ def on_pre_build(config: Any) -> None:
         if refreshed(page) != text:
             problems.append(f"{page.name}: stale tables; run python scripts/tables.py")
         problems += [f"{page.name}: {name} does not exist" for name in unknown_names(text)]
+    problems += stale_docstrings()
     if problems:
         raise SystemExit("\n".join(problems))
 
@@ -219,3 +267,6 @@ def on_pre_build(config: Any) -> None:
 if __name__ == "__main__":
     for each in sorted(DOCS.rglob("*.md")):
         each.write_text(refreshed(each), encoding="utf-8")
+    for path, estimator in ESTIMATORS.items():
+        source = path.read_text(encoding="utf-8")
+        path.write_text(parameters(estimator, source), encoding="utf-8")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import xvfl.wire  # noqa: F401  It sets up gRPC, which tests import in any order.
+
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -27,3 +29,18 @@ def limited_threads() -> Iterator[None]:
     layouts = {name: table.layout for name, table in split_digits(2)[0].items()}
     with limit_threads(any_image(layouts), torch.device("cpu")), torch.random.fork_rng(devices=[]):
         yield
+
+
+@pytest.fixture
+def two_encoders() -> Iterator[str]:
+    """Register a classification method with two bottoms at each party; return its name."""
+    from xvfl.methods import MethodSpec, register_method, unregister_method
+    from xvfl.methods.vanilla import Vanilla
+    from xvfl.nets import ConcatHead
+
+    def build(loss: object, parts: object) -> Vanilla:
+        return Vanilla(ConcatHead(parts.head(2 * parts.parties * parts.width), parts.parties))  # type: ignore[attr-defined]
+
+    register_method("two encoders", MethodSpec(build, branches=2))
+    yield "two encoders"
+    unregister_method("two encoders")

@@ -1,6 +1,7 @@
 """Resolved options for tests that build nets, methods and trainers directly."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from xvfl.config import NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, TrainConfig
 
@@ -36,3 +37,17 @@ def resolved(
         numbers=numbers,
         custom_nets=custom_nets,
     )
+
+
+def by_section(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Move the options of an estimator that are no parameters into `net`, `loss` and `train`."""
+    from xvfl import XVFLClassifier
+    from xvfl.estimator.base_estimator import MOVED
+
+    own, sorted_options = XVFLClassifier().get_params(deep=False), dict[str, Any]()
+    for name, value in options.items():
+        if name in own or name not in MOVED:
+            sorted_options[name] = value
+        else:
+            sorted_options.setdefault(MOVED[name], {})[name] = value
+    return sorted_options

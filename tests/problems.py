@@ -24,6 +24,8 @@ from xvfl.primitives.task import Classification
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import logits, mode_party_pairs
 
+METHODS = ("xvfl+", "xvfl", "standalone", "vanilla", "laser", "laser+mask")
+"""Methods of the product, whether those of the lab are registered or not."""
 D, CLASSES, SEED, STEP = 5, 3, 2, 7
 
 NUMBERS = Layout(tuple(Feature(name, "numeric", 1) for name in "abcd"))

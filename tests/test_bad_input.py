@@ -312,14 +312,13 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 def predict(folder: Path, *more: object, output: str = "answers.csv") -> list[object]:
     """Ask for a prediction of both tables."""
     given = (f"bank={folder / 'bank.csv'}", f"shop={folder / 'shop.parquet'}")
-    inputs = [part for each in given for part in ("--input", each)]
-    return ["predict", folder / "run", *inputs, "--output", folder / output, *more]
+    return ["predict", folder / "run", *given, "--out", folder / output, *more]
 
 
 REQUESTS: dict[str, tuple[list[str], list[str]]] = {
-    "unknown party": (["--input", "shp=x.csv"], ["--input", "'shp'", "did you mean 'shop'"]),
-    "no equals sign": (["--input", "x.csv"], ["--input: expected NAME=TABLE, got 'x.csv'"]),
-    "a party twice": (["--input", "bank=x.csv"], ["--input", "'bank' is given twice"]),
+    "unknown party": (["shp=x.csv"], ["tables", "'shp'", "did you mean 'shop'"]),
+    "no equals sign": (["x.csv"], ["tables: expected NAME=TABLE, got 'x.csv'"]),
+    "a party twice": (["bank=x.csv"], ["tables", "'bank' is given twice"]),
     "unknown mode": (
         ["--mode", "colab"],
         ["unknown mode 'colab'", "did you mean", "collaborative, peers"],
@@ -340,7 +339,7 @@ def test_bad_requests(case: str, folder: Path) -> None:
 
 def test_a_party_without_its_table(folder: Path) -> None:
     asked = ["predict", folder / "run", "--mode", "local", "--party", "shop"]
-    given = ["--input", f"bank={folder / 'bank.csv'}", "--output", folder / "answers.csv"]
+    given = [f"bank={folder / 'bank.csv'}", "--out", folder / "answers.csv"]
     assert "expected its table, got ['bank']" in rejected_with(*asked, *given)
 
 

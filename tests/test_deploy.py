@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.processes import ROOT, SOURCES
+from tests.processes import ROOT, SOURCES, run_python
 from xvfl.cli.main import app
 from xvfl.model.dashboard.status_metrics import STATUS_METRICS, status_metrics
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
@@ -97,6 +97,13 @@ def test_the_services_are_hardened_and_isolated() -> None:
     # Parties reach the coordinator, not each other.
     assert not set(services["clinic"]["networks"]) & set(services["laboratory"]["networks"])
     assert set(services["coordinator"]["networks"]) == set(data["networks"])
+
+
+def test_compose_follows_its_schema() -> None:
+    pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
+    check = ("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
+    done = run_python(*check, str(DEPLOY / "compose.yaml"))
+    assert done.returncode == 0, done.stdout
 
 
 def check_sides(folder: Path, tables: bool) -> None:
@@ -259,7 +266,7 @@ def test_services_select_pods() -> None:
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
-    checker = pytest.importorskip("kubernetes_validate")
+    checker = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     for each in objects(path):
         checker.validate(each, checker.latest_version(), strict=True)
 

@@ -1,7 +1,5 @@
 """The code blocks of the docs run word for word."""
 
-import ast
-import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -10,7 +8,6 @@ from textwrap import dedent
 import pytest
 
 from tests.small_tables import SOURCE
-from xvfl import XVFLClassifier
 from xvfl.config import LabelsConfig, parse_config
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 
@@ -26,24 +23,6 @@ def test_the_python_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for number, code in enumerate(PYTHON.findall(page)):
         exec(compile(code, f"docs/python.md, block {number}", "exec"), names)
     assert (tmp_path / "model" / "manifest.json").is_file()
-
-
-def test_the_guide_lists_every_parameter_with_its_default() -> None:
-    text = (
-        (ROOT / "docs" / "python.md")
-        .read_text(encoding="utf-8")
-        .partition("## Parameters")[2]
-        .partition("\n## ")[0]
-    )
-    parameters = dict(inspect.signature(XVFLClassifier.__init__).parameters)
-    del parameters["self"]
-    listed: dict[str, object] = {}
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            names, defaults = (re.findall("`([^`]+)`", cell) for cell in line.split("|")[1:3])
-            values = [ast.literal_eval(each) for each in defaults]
-            listed |= zip(names, values * len(names) if len(values) == 1 else values, strict=True)
-    assert listed == {name: each.default for name, each in parameters.items()}
 
 
 @pytest.mark.slow
@@ -85,3 +64,9 @@ def test_the_service_examples(tmp_path: Path) -> None:
     coordinator, party = configs
     assert isinstance(coordinator, CoordinatorConfig) and isinstance(party, PartyProcessConfig)
     assert coordinator.release_to == ("shop",) and party.matching == coordinator.matching
+
+
+def test_the_picture_of_the_home_page_says_what_is_sent() -> None:
+    assert "images/overview.svg" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    picture = (ROOT / "docs" / "images" / "overview.svg").read_text(encoding="utf-8")
+    assert "embeddings are sent" in picture and "gradient" not in picture

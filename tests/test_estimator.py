@@ -9,7 +9,7 @@ import re
 import signal
 import warnings
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +32,7 @@ from xvfl import DataWarning, Images, TableOptions, XVFLClassifier
 from xvfl.cli.template import field_docs
 from xvfl.config import LossConfig, NetConfig, PrivacyConfig, TrainConfig
 from xvfl.errors import ConfigError, InputError, ModeError, RunError
+from xvfl.estimator.base_estimator import CONFIGURED
 from xvfl.primitives.layout import Layout
 
 SMALL = {
@@ -65,16 +66,46 @@ def test_parameters_are_scikit_learns(model: XVFLClassifier) -> None:
     assert is_classifier(model) and "epochs=30" in repr(model)
     with pytest.raises(ValueError, match="Invalid parameter 'epoch'"):
         fresh.set_params(epoch=1)
-    with pytest.raises(ConfigError, match=r"epochs: expected 0 \(automatic\) or more, got -1"):
+    with pytest.raises(ConfigError, match="epochs: expected a positive integer, got -1"):
         small(epochs=-1).fit(BOTH, Y)
     with pytest.raises(ConfigError, match="unknown method 'xvlf'"):
         small(method="xvlf").fit(BOTH, Y)
 
 
-@pytest.mark.parametrize("section", [NetConfig, LossConfig, TrainConfig])
-def test_every_option_is_a_parameter_with_its_default(section: type) -> None:
-    given = {**XVFLClassifier().get_params(), "class_weight": "none"}
-    assert {each.name: given[each.name] for each in fields(section)} == asdict(section())
+@pytest.mark.parametrize(("name", "section"), CONFIGURED.items())
+def test_every_option_can_be_set(name: str, section: type) -> None:
+    given = XVFLClassifier().get_params()
+    assert {each.name: given[f"{name}__{each.name}"] for each in fields(section)} == vars(section())
+    for each in fields(section):
+        value = getattr(section(), each.name)
+        changed = XVFLClassifier().set_params(**{f"{name}__{each.name}": value})
+        assert getattr(changed, name) == section()
+
+
+def test_options_of_a_section_reach_the_training() -> None:
+    loss, train = LossConfig(lambda1=0.5, method="xvfl"), {"schedule": "constant", "epochs": 9}
+    fitted = small(epochs=1, members=1, net=NetConfig(members=2), loss=loss, train=train)
+    fitted.fit(BOTH, Y)
+    assert len(fitted.history_) == 1, "a parameter comes before the section"
+    assert (fitted.model_.net.members, fitted.model_.loss.lambda1) == (1, 0.5)
+    assert fitted.model_.loss.method == "xvfl"
+    assert clone(fitted).get_params() == fitted.get_params()
+    with pytest.raises(ConfigError, match="loss: unknown key 'lambda3': did you mean 'lambda"):
+        small(loss={"lambda3": 1}).fit(BOTH, Y)
+
+
+def test_parameters_of_version_0_3_are_accepted_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match=r"lambda1 is now an option of `loss`.*loss=LossConfig"):
+        old = XVFLClassifier(lambda1=0.5)
+    with pytest.warns(FutureWarning, match="n_blocks is now an option of `net`"):
+        old.set_params(n_blocks=2)
+    assert (old.loss, old.net) == (LossConfig(lambda1=0.5), NetConfig(n_blocks=2))
+    assert (
+        NetConfig(embedding_dim=0, members=0) == NetConfig() and TrainConfig(0, 0) == TrainConfig()
+    )
+    assert PrivacyConfig("auto") == PrivacyConfig() and TrainConfig(device="auto") == TrainConfig()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lambda3'"):
+        XVFLClassifier(lambda3=0.5)
 
 
 def documented_parameters(doc: str) -> dict[str, tuple[str, str]]:
@@ -88,7 +119,7 @@ def documented_parameters(doc: str) -> dict[str, tuple[str, str]]:
 def test_every_parameter_is_documented_with_its_default() -> None:
     documented = documented_parameters(XVFLClassifier.__doc__ or "")
     signature = inspect.signature(XVFLClassifier.__init__).parameters
-    assert list(documented) == [name for name in signature if name != "self"]
+    assert list(documented) == [name for name in signature if name not in ("self", "old")]
     for name, (kind, text) in documented.items():
         default = signature[name].default
         written = kind.rpartition("default=")[2]
@@ -104,15 +135,13 @@ def test_every_public_method_is_documented() -> None:
         assert all(section in method.__doc__ for section in ("Returns\n", "Raises\n"))
 
 
-@pytest.mark.parametrize("section", [NetConfig, LossConfig, TrainConfig])
-def test_parameters_are_described_as_in_the_configuration(section: type) -> None:
-    """The two descriptions share most of their words, so that they do not drift apart."""
+def test_parameters_are_described_as_in_the_configuration() -> None:
+    """`python scripts/tables.py` writes these docstrings."""
     documented = documented_parameters(XVFLClassifier.__doc__ or "")
-    for name, text in field_docs(section).items():
-        first, second = (
-            set(re.findall(r"\w+", each.lower())) for each in (text, documented[name][1])
-        )
-        assert len(first & second) >= 0.6 * min(len(first), len(second)), name
+    for section in CONFIGURED.values():
+        for name, text in field_docs(section).items():
+            if name in documented.keys() - {"method", "class_weight", "random_state"}:
+                assert documented[name][1].startswith(text), name
 
 
 def test_the_examples_run() -> None:
@@ -127,7 +156,7 @@ def module_level_bottom(layout: Layout, d: int) -> nn.Module:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("custom", [False, True])
-@pytest.mark.parametrize("method", ["xvfl+", "laser+mask", "fedcvt"])
+@pytest.mark.parametrize("method", ["xvfl+", "laser+mask"])
 def test_pickle_and_joblib(method: str, custom: bool, tmp_path: Path) -> None:
     if custom and method != "xvfl+":
         pytest.skip("a custom head is for methods with one head")
@@ -161,12 +190,12 @@ def test_a_loaded_run_has_its_history(tmp_path: Path) -> None:
 
 
 def test_the_number_of_masked_copies_is_a_parameter() -> None:
-    one, two = (small(n_masks=n, members=1, epochs=1).fit(BOTH, Y) for n in (1, 2))
+    one, two = (small(loss={"n_masks": n}, members=1, epochs=1).fit(BOTH, Y) for n in (1, 2))
     assert (one.model_.loss.n_masks, two.model_.loss.n_masks) == (1, 2)
     ratio = two.history_[0]["self"] / one.history_[0]["self"]
     assert ratio == pytest.approx(2, rel=0.2), "each copy counts as much as the only one"
-    with pytest.raises(ConfigError, match=r"n_masks: expected 0 \(automatic\) or from 1 to 31"):
-        small(n_masks=32).fit(BOTH, Y)
+    with pytest.raises(ConfigError, match="n_masks: expected from 1 to 31"):
+        small(loss={"n_masks": 32}).fit(BOTH, Y)
 
 
 def test_tables_have_four_members_unless_labels_are_protected() -> None:
@@ -176,12 +205,12 @@ def test_tables_have_four_members_unless_labels_are_protected() -> None:
     protected = XVFLClassifier(epochs=1, label_protection="no_gradients").fit(BOTH, Y)
     assert (protected.model_.net.members, protected.model_.net.number_embedding_dim) == (1, 8)
     assert (protected.model_.net.embedding_dim, protected.model_.loss.n_masks) == (256, 2)
-    assert several.get_params()["members"] == 0
+    assert several.get_params()["members"] is None
 
 
 def test_a_protected_model_without_a_linear_skip_is_loaded(tmp_path: Path) -> None:
     """As a model of an earlier version, whose manifest does not name the skip."""
-    old = small(epochs=1, label_protection="no_gradients", skip_rank=0).fit(BOTH, Y)
+    old = small(epochs=1, label_protection="no_gradients", net={"skip_rank": 0}).fit(BOTH, Y)
     old.save(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     del manifest["net"]["skip_rank"]
@@ -242,11 +271,11 @@ def test_more_than_two_parties_with_images_weigh_self_completion_less(
     rng = np.random.default_rng(0)
     ids = list(BANK.index)
     strips = {name: Images(rng.random((ROWS, 4, 4)), ids) for name in parties}
-    fitted = small(epochs=1, n_blocks=1).fit(strips, Y)
+    fitted = small(epochs=1, net={"n_blocks": 1}).fit(strips, Y)
     assert fitted.model_.loss.self_completion == weight
-    assert small(epochs=1, n_blocks=1, self_completion=0.8).fit(strips, Y).model_.loss == replace(
-        fitted.model_.loss, self_completion=0.8
-    )
+    assert small(epochs=1, net={"n_blocks": 1}, loss={"self_completion": 0.8}).fit(
+        strips, Y
+    ).model_.loss == replace(fitted.model_.loss, self_completion=0.8)
 
 
 def test_tables_and_other_methods_keep_the_weight_of_self_completion() -> None:
@@ -255,9 +284,9 @@ def test_tables_and_other_methods_keep_the_weight_of_self_completion() -> None:
 
 
 def test_numpy_parameters_as_a_grid_gives_them() -> None:
-    grid = {"epochs": np.int64(1), "learning_rate": np.float64(1e-3), "lambda1": np.float32(0.5)}
-    fitted = small(**grid, lambda2=np.array([0.1, 0.2])).fit(BOTH, Y)
-    assert fitted.model_.loss.lambda1 == 0.5 and fitted.model_.loss.lambda2 in (0.1, 0.2)
+    grid = {"epochs": np.int64(1), "learning_rate": np.float64(1e-3)}
+    fitted = small(**grid).set_params(loss__lambda1=np.float32(0.5)).fit(BOTH, Y)
+    assert fitted.model_.loss.lambda1 == 0.5
 
 
 def test_not_fitted() -> None:
@@ -553,7 +582,7 @@ def test_images_beside_a_table(tmp_path: Path) -> None:
     pixels[: ROWS // 2, :2] = np.nan
     photos = Images(pixels[:90], list(BANK.index[:90]))
     given = {"bank": BANK, "photos": photos}
-    fitted = small(epochs=2, n_blocks=2, batch_size=64).fit(given, Y)
+    fitted = small(epochs=2, net={"n_blocks": 2}, batch_size=64).fit(given, Y)
     assert len(fitted.predict_table(given)) == ROWS
     assert len(fitted.predict({"photos": photos})) == 90
     made = fitted.complete(given, "photos", ids=["c100", "c001", "c080"])
@@ -648,7 +677,7 @@ def test_options_of_tables() -> None:
 def test_progress_is_shown_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     small(epochs=2).fit(BOTH, Y)
     assert capsys.readouterr().err == ""
-    small(epochs=2, verbose="auto").fit(BOTH, Y)
+    small(epochs=2, verbose=None).fit(BOTH, Y)
     assert capsys.readouterr().err == "", "nobody looks at a pipe"
     small(epochs=2, verbose=True).fit(BOTH, Y)
     said = capsys.readouterr().err

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.options import by_section
 from xvfl import Images, XVFLClassifier
 from xvfl.audit.load_scenario import load_scenario
 from xvfl.audit.simulation import Scenario, configured_protection, simulate
@@ -213,7 +214,9 @@ def _protection(trainer: Trainer) -> str:
 
 def from_estimator(setting: Setting, folder: Path) -> None:
     """Train with the estimator."""
-    XVFLClassifier(**{"device": "cpu", **setting.options}).fit(setting.tables(), setting.labels())
+    XVFLClassifier(**by_section({"device": "cpu", **setting.options})).fit(
+        setting.tables(), setting.labels()
+    )
 
 
 def _config(setting: Setting, folder: Path) -> Path:
@@ -332,7 +335,7 @@ SETTINGS: dict[str, Setting] = {
         {**FOUR, "method": "laser+mask", "label_protection": "off"}
     ),
     "xvfl, four members, noise": Setting({**FOUR, "method": "xvfl", "label_protection": "noise"}),
-    "iavfl, three parties, off": Setting({"method": "iavfl", "label_protection": "off"}, parties=3),
+    "laser, three parties, off": Setting({"method": "laser", "label_protection": "off"}, parties=3),
     "laser+mask": Setting({"method": "laser+mask"}),
     "page, four members, off": Setting({**FOUR, "optimizer": "page", "label_protection": "off"}),
     "epsilon": Setting({"method": "laser", "epsilon": 4.0}),
@@ -361,7 +364,7 @@ SLOW = (
     "off",
     "explicit values, no gradients",
     "xvfl, four members, noise",
-    "iavfl, three parties, off",
+    "laser, three parties, off",
     "page, four members, off",
     "one member",
     "two heads",

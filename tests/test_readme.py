@@ -1,4 +1,4 @@
-"""The README's examples run word for word."""
+"""The examples of the README and of the quickstart run word for word."""
 
 import json
 import os
@@ -16,11 +16,12 @@ from xvfl.primitives.metrics import auroc
 
 ROOT = SOURCE.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 
 
-def block(after: str, language: str) -> str:
+def block(after: str, language: str, page: str = QUICKSTART) -> str:
     """Return the first code block of a language after a text."""
-    found = re.search(rf"```{language}\n(.*?)```", README[README.index(after) :], re.DOTALL)
+    found = re.search(rf"```{language}\n(.*?)```", page[page.index(after) :], re.DOTALL)
     assert found is not None
     return found.group(1)
 
@@ -95,12 +96,9 @@ def _auroc(answers: pd.DataFrame, truth: pd.Series) -> float:
     return auroc(proba, (truth.loc[answers.index] == "malignant").to_numpy(dtype=int))
 
 
-def test_the_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    exec(compile(block("## In Python", "python"), "README.md", "exec"), names)
-    assert (tmp_path / "model" / "manifest.json").is_file()
-    model, bank, shop = (names[name] for name in ("model", "bank", "shop"))
-    together = model.predict_proba({"bank": bank, "shop": shop})  # type: ignore[attr-defined]
-    assert together.shape == (120, 2)
-    assert len(model.predict_proba({"shop": shop})) == 80  # type: ignore[attr-defined]
+def test_the_python_example(capsys: pytest.CaptureFixture[str]) -> None:
+    code = block("## In Python", "python", README)
+    exec(compile(code, "README.md", "exec"), {})
+    expected = README.partition(code)[2].split("```")[2].removeprefix("\n")
+    assert capsys.readouterr().out == expected
+    assert len([line for line in code.splitlines() if line]) <= 12

@@ -12,6 +12,7 @@ HELP = {
         ["FIGURE", "--dataset", "--quick", "--list", "--out", "--device", "--workers"],
         "reproduce missing-rates --dataset bank --quick",
     ),
+    "digits": (["--out", "--seeds", "--rates", "--workers"], "xvfl-lab digits --seeds 5"),
     "bench": (["SECTIONS", "--quick", "--out"], "bench paper public"),
 }
 

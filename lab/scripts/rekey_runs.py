@@ -95,13 +95,21 @@ ADDED: dict[str, Any] = {
     "net.number_embedding_dim": 0,
     "net.members": 1,
     "net.skip_rank": None,
-    "net.heads": 0,
+    "net.heads": None,
     "loss.joint_masks": False,
     "loss.unmasked_copies": 0.0,
     "train.completion_interval": 1,
     "train.image_shift": 0.0,
 }
 """Options that were added later, by group and name (`loss.name`): the value that these runs had."""
+REMOVED = ("loss.distillation_alpha", "loss.distillation_temperature")
+"""Options that are constants now, equal to the value that all runs had."""
+AUTOMATIC = (
+    *("net.embedding_dim", "net.hidden_dim", "net.members", "net.heads", "loss.n_masks"),
+    *("train.epochs", "train.batch_size", "train.learning_rate", "train.completion_interval"),
+    "train.device",
+)
+"""Options whose automatic value is None; it was 0 or "auto"."""
 
 
 def old_jobs(dataset: str) -> Iterator[Config]:
@@ -199,7 +207,13 @@ def renamed(config: Mapping[str, Any], group: str = "") -> Config:
     out: Config = {}
     for name, value in config.items():
         new = RENAMED.get(f"{group}.{name}" if group else name, name)
+        path = f"{group}.{new}"
+        if path in REMOVED:
+            continue
+        automatic = path in AUTOMATIC and value in (0, "auto")
         out[new] = renamed(value, name) if isinstance(value, dict) else value
+        if automatic:
+            out[new] = None
     for path, value in ADDED.items():
         at, _, name = path.rpartition(".")
         if at in (group, RENAMED.get(group, group)):

@@ -27,10 +27,9 @@ OLD: dict[str, Any] = {
     "members": 1,
     "embedding_dim": 64,
     "hidden_dim": 128,
-    "number_embedding_dim": 0,
-    "joint_masks": False,
-    "n_masks": 2,
-    "completion_interval": 1,
+    "net": {"number_embedding_dim": 0},
+    "loss": {"joint_masks": False, "n_masks": 2},
+    "train": {"completion_interval": 1},
     "epochs": 60,
     "learning_rate": 2e-3,
 }

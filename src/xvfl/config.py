@@ -1,7 +1,7 @@
 """Configuration: frozen dataclasses, built from TOML or keyword arguments.
 
 Every field is documented beneath it. An unknown key raises an error that suggests the closest
-valid key, or the new name of a renamed one.
+valid key.
 """
 
 import math
@@ -12,10 +12,24 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from xvfl.errors import ConfigError, unknown
 
+T = TypeVar("T")
+Automatic = Annotated[T, "automatic"]
+"""An option that is chosen for each run where it is None; `xvfl.options` does it, so that options
+are never None where they are used. Version 0.3 wrote 0 or "auto" for None."""
+AUTO: Any = None
 Scaling = Literal["auto", "minmax", "quantile"]
 TaskKind = Literal["classification", "regression"]
 TASKS: tuple[TaskKind, ...] = get_args(TaskKind)
@@ -28,48 +42,28 @@ KINDS = {
     "identifier": "not a feature: ignored and never completed",
 }
 """Kinds of columns."""
-METHOD_NAMES = ["xvfl+", "xvfl", "standalone", "vanilla", "iavfl", "fedcvt", "laser", "laser+mask"]
+METHOD_NAMES = ["xvfl+", "xvfl", "standalone", "vanilla", "laser", "laser+mask"]
 """Names of all methods; `xvfl.methods.register_method` adds to them."""
+LAB_METHODS = ("iavfl", "fedcvt")
+"""Methods that `xvfl_lab.methods` registers."""
 
 COORDINATOR = "coordinator"
 """Name of the coordinator, which holds the heads; no party may have it."""
 
-RENAMED_IN = "0.2"
-RENAMED_KEYS = {
-    "missing": "na_values",
-    "one_hot_up_to": "one_hot_max_size",
-    "hashed_width": "hash_embedding_dim",
-    "id": "id_column",
-    "embedding": "embedding_dim",
-    "hidden": "hidden_dim",
-    "blocks": "n_blocks",
-    "channels": "base_channels",
-    "masks": "n_masks",
-    "full_at": "full_threshold",
-    "distillation": "distillation_alpha",
-    "seed": "random_state",
-    "batch": "batch_size",
-    "optimiser": "optimizer",
-    "page_batch": "page_batch_size",
-    "validation": "validation_fraction",
-    "test": "test_fraction",
-    "streamed": "out_of_core",
-    "state": "state_dir",
-    "revoked": "revocation_list",
-    "own": "local_party",
-    "waiting": "timeouts",
-    "checkpoint_steps": "checkpoint_interval",
-    "release": "release_to",
-    "health": "status_address",
-    "largest_message": "max_message_bytes",
-    "parties": "join",
-    "give_up": "reconnect_timeout",
-    "most_ids": "max_ids",
-    "workers": "n_threads",
-    "authority": "ca_certificate",
-    "key": "private_key",
-}
-"""New names of renamed keys; a key was renamed in the classes that have the new name."""
+
+def _accept_old_automatic(config: Any) -> None:
+    """Replace 0 and "auto" by None in automatic options."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        old = value == "auto" or (value == 0 and value is not False)
+        if old and get_origin(each.type) is Annotated:
+            object.__setattr__(config, each.name, None)
+
+
+def _require_size(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(config, name, value is None or value >= 1, "a positive integer")
 
 
 def _require(config: object, name: str, holds: bool, expected: str) -> None:
@@ -169,12 +163,12 @@ class LabelsConfig:
 class NetConfig:
     """Sizes of the default nets."""
 
-    embedding_dim: int = 0
-    """Size d of the embeddings; 0 = 16 with differential privacy, 256 if a party has images or
-    labels are protected, 32 with several members, else 64."""
-    hidden_dim: int = 0
-    """Size of hidden layers in heads, bottoms of tables and completers; 0 = 256 if a party has
-    images or labels are protected, 64 with several members, else 128."""
+    embedding_dim: Automatic[int] = AUTO
+    """Size d of the embeddings; by default 16 with differential privacy, 256 if a party has images
+    or labels are protected, 32 with several members, else 64."""
+    hidden_dim: Automatic[int] = AUTO
+    """Size of hidden layers in heads, bottoms of tables and completers; by default 256 if a party
+    has images or labels are protected, 64 with several members, else 128."""
     n_blocks: int = 4
     """Number of residual blocks in bottoms of images."""
     base_channels: int = 32
@@ -190,26 +184,25 @@ class NetConfig:
     skip_rank: int | None = None
     """Rank of a linear map from the features of a table to its embedding, added to the bottom's
     output; 0 = none, the default."""
-    members: int = 0
+    members: Automatic[int] = AUTO
     """Number of nets of each party and of heads, trained at once; predictions are averaged. More
     than one needs tables, default nets and gradients, and multiplies the embeddings in every
-    message. 0 = for tables with default nets in one process without privacy options 4, or 2 with
-    more than 20,000 training rows or 128 numbers of a party; else 1."""
-    heads: int = 0
+    message. By default, for tables with default nets in one process without privacy options 4, or 2
+    with more than 20,000 training rows or 128 numbers of a party; else 1."""
+    heads: Automatic[int] = AUTO
     """Number of nets of a head on uploads (`label_protection` `no_gradients`); predictions are
-    averaged. They cost the parties nothing. 0 = 4 with uploads and default nets, else 1."""
+    averaged. They cost the parties nothing. By default 4 with uploads and default nets, else 1."""
 
     def __post_init__(self) -> None:
-        size = "0 (automatic) or a positive integer"
-        _require(self, "embedding_dim", self.embedding_dim >= 0, size)
-        _require(self, "hidden_dim", self.hidden_dim >= 0, size)
+        _accept_old_automatic(self)
+        _require_size(self, "embedding_dim", "hidden_dim")
         _require(self, "n_blocks", self.n_blocks >= 1, "at least 1")
         wide = self.base_channels > 0 and self.base_channels % 8 == 0
         _require(self, "base_channels", wide, "a multiple of 8")
         _require(self, "number_embedding_dim", (self.number_embedding_dim or 0) >= 0, "0 or more")
         _require(self, "skip_rank", (self.skip_rank or 0) >= 0, "0 or more")
-        _require(self, "members", 0 <= self.members <= 64, "0 (automatic) or from 1 to 64")
-        _require(self, "heads", 0 <= self.heads <= 64, "0 (automatic) or from 1 to 64")
+        _require(self, "members", 1 <= (self.members or 1) <= 64, "from 1 to 64")
+        _require(self, "heads", 1 <= (self.heads or 1) <= 64, "from 1 to 64")
 
 
 @dataclass(frozen=True)
@@ -218,21 +211,19 @@ class LossConfig:
 
     method: str = "xvfl+"
     """Training method: `xvfl+` is the default, `xvfl` the paper's X-VFL. Baselines: `standalone`,
-    `vanilla`, `iavfl`, `fedcvt`, `laser`, `laser+mask`."""
-    lambda1: float | tuple[float, ...] = 0.1
-    """Weight λ₁ of the loss DSAlign₁; of several values the one with the best validation score is
-    chosen."""
-    lambda2: float | tuple[float, ...] = 0.1
-    """Weight λ₂ of the loss DSAlign₂; of several values the one with the best validation score is
-    chosen."""
+    `vanilla`, `laser`, `laser+mask`."""
+    lambda1: float = 0.1
+    """Weight λ₁ of the loss DSAlign₁."""
+    lambda2: float = 0.1
+    """Weight λ₂ of the loss DSAlign₂."""
     self_completion: float | None = None
     """Weight of the self-completion loss of `xvfl+`: each party predicts alone from masked copies
     of a row, before and after completion; by default 1, and 2/k for k > 2 parties with images. 0 =
     the loss of `xvfl`; `n_masks`, `unmasked_copies`, `guidance` and `reconstruction` then have no
     effect."""
-    n_masks: int = 0
-    """Number of masked copies of each row per step in self completion, up to 31; 0 = 1 with several
-    members, else 2."""
+    n_masks: Automatic[int] = AUTO
+    """Number of masked copies of each row per step in self completion, up to 31; by default 1 with
+    several members, else 2."""
     unmasked_copies: float | None = None
     """Share of the masked copies of `xvfl+` and `laser+mask` that keep all observed features, 0 to
     below 1; by default 0. With a `completion_interval` above 1 each party chooses up to 1/2: more
@@ -256,10 +247,6 @@ class LossConfig:
     aggregation: Literal["mean", "concat"] = "mean"
     """How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
     concatenation."""
-    distillation_alpha: float = 0.5
-    """Weight α of the distillation loss of `iavfl`, 0 to 1."""
-    distillation_temperature: float = 2.0
-    """Temperature of the distillation loss of `iavfl`."""
     full_threshold: float | None = None
     """Share of observed features from which a row counts as full at a party, at most 1 (the
     paper's definition); by default the largest share that at least half of the party's rows
@@ -279,18 +266,16 @@ class LossConfig:
         return self.reconstruction if self.self_completion_weight > 0 else 0.0
 
     def __post_init__(self) -> None:
+        _accept_old_automatic(self)
         if self.method not in METHOD_NAMES:
-            raise ConfigError(unknown("method", self.method, METHOD_NAMES))
+            of_lab = "; `import xvfl_lab.methods` first" if self.method in LAB_METHODS else ""
+            raise ConfigError(unknown("method", self.method, METHOD_NAMES) + of_lab)
         for name in ("lambda1", "lambda2", "self_completion", "reconstruction"):
-            value = getattr(self, name)
-            values = value if isinstance(value, tuple) else (value or 0.0,)
-            _require(self, name, bool(values) and min(values) >= 0, "a weight of 0 or more")
-        for name in ("guidance", "distillation_alpha"):
-            _require(self, name, 0 <= (getattr(self, name) or 0.0) <= 1, "a share from 0 to 1")
+            _require(self, name, (getattr(self, name) or 0.0) >= 0, "a weight of 0 or more")
+        _require(self, "guidance", 0 <= (self.guidance or 0.0) <= 1, "a share from 0 to 1")
         unmasked = 0 <= (self.unmasked_copies or 0.0) < 1
         _require(self, "unmasked_copies", unmasked, "a share from 0 to below 1")
-        _require(self, "distillation_temperature", self.distillation_temperature > 0, "above 0")
-        _require(self, "n_masks", 0 <= self.n_masks <= 31, "0 (automatic) or from 1 to 31")
+        _require(self, "n_masks", 1 <= (self.n_masks or 1) <= 31, "from 1 to 31")
         reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
         _require(self, "full_threshold", reachable, "above 0, at most 1")
 
@@ -305,22 +290,22 @@ MIN_STEPS = 800
 class TrainConfig:
     """Optimizer, schedule and validation."""
 
-    epochs: int = 0
-    """Maximum number of passes over the labeled training rows; 0 = with several members that
-    receive gradients 12 to 60, for at least 720 steps, or with more than 20,000 training rows 6 to
-    60, for at least 500; else 60."""
-    batch_size: int = 0
-    """Rows per step; 0 = between 64 and 1024, for about 100 steps per epoch, or fewer steps with
-    unlabeled images; with several members and automatic epochs between 128 and 2048, for about 50
-    steps per epoch."""
+    epochs: Automatic[int] = AUTO
+    """Maximum number of passes over the labeled training rows; by default, with several members
+    that receive gradients 12 to 60, for at least 720 steps, or with more than 20,000 training rows
+    6 to 60, for at least 500; else 60."""
+    batch_size: Automatic[int] = AUTO
+    """Rows per step; by default between 64 and 1024, for about 100 steps per epoch, or fewer steps
+    with unlabeled images; with several members and automatic epochs between 128 and 2048, for about
+    50 steps per epoch."""
     optimizer: Literal["sgd", "adam", "adamw", "muon", "page"] | None = None
     """Optimizer; by default `muon` with several members that receive gradients and at least 200
     steps, else `adamw`.
     `muon` takes steps along the orthogonalized momentum of weight matrices, and those of `adamw`
     for all other weights; `page` is the paper's variance-reduced method PAGE."""
-    learning_rate: float = 0.0
-    """Initial learning rate η; 0 = with several members that receive gradients 4e-3, or 5e-3
-    with more than 20,000 training rows; else 2e-3."""
+    learning_rate: Automatic[float] = AUTO
+    """Initial learning rate η; by default, with several members that receive gradients 4e-3, or
+    5e-3 with more than 20,000 training rows; else 2e-3."""
     schedule: Literal["constant", "cosine", "warmup"] = "cosine"
     """Learning rate schedule; `warmup` is `cosine` after a linear increase in the first tenth of
     the steps."""
@@ -338,27 +323,25 @@ class TrainConfig:
     """Epochs without a better validation score before training stops; 0 = no early stopping."""
     class_weight: Literal["none", "balanced"] = "none"
     """`balanced` weights classes inversely to their frequency."""
-    completion_interval: int = 0
+    completion_interval: Automatic[int] = AUTO
     """`xvfl+` completes features in every n-th step; the other steps train on masked copies alone.
-    0 = from 8 to 64 with several members that receive gradients, so that about 25 steps complete
-    features, 12 with more than 20,000 training rows; 1 with `page` and in all other cases."""
+    By default from 8 to 64 with several members that receive gradients, so that about 25 steps
+    complete features, 12 with more than 20,000 training rows; 1 with `page` and in all other
+    cases."""
     image_shift: float = 0.125
     """Images are shifted at random in training, by up to this share of their height and width; 0 =
     not shifted."""
     random_state: int = 0
     """Seed of all random numbers; makes runs on one machine reproducible, bit for bit on a CPU."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device for training; `auto` = a GPU if there is one."""
+    device: Automatic[Literal["cpu", "cuda"]] = AUTO
+    """Device for training; by default a GPU if there is one."""
     precision: Literal["float32", "bf16"] = "float32"
     """Precision of the parties' nets on a GPU; `bf16` speeds up images."""
 
     def __post_init__(self) -> None:
-        _require(self, "epochs", self.epochs >= 0, "0 (automatic) or more")
-        _require(self, "batch_size", self.batch_size >= 0, "0 (by the number of rows) or more")
-        _require(self, "learning_rate", self.learning_rate >= 0, "0 (automatic) or above")
-        _require(
-            self, "completion_interval", self.completion_interval >= 0, "0 (automatic) or more"
-        )
+        _accept_old_automatic(self)
+        _require_size(self, "epochs", "batch_size", "completion_interval")
+        _require(self, "learning_rate", (self.learning_rate or 1) > 0, "above 0")
         _require(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
         _require(self, "weight_decay", self.weight_decay >= 0, "0 or more")
         held_out = 0 < self.validation_fraction < 1
@@ -379,22 +362,22 @@ class TrainConfig:
 class EncoderConfig:
     """How a party trains its encoder alone, and what it uploads of a row."""
 
-    objective: Literal["auto", "reconstruction", "contrastive"] = "auto"
+    objective: Automatic[Literal["reconstruction", "contrastive"]] = AUTO
     """`reconstruction`: reconstruct a row from the embedding of a copy with features dropped.
     `contrastive`: the embeddings of two random views of an image are closer than those of different
-    images (SimCLR). `auto` = `contrastive` for images, else `reconstruction`."""
+    images (SimCLR). By default `contrastive` for images, else `reconstruction`."""
     epochs: int = 60
     """Passes over the training rows."""
-    batch_size: int = 0
-    """Rows per step; 0 = 512 for images, else between 64 and 1024, for about 100 steps per
+    batch_size: Automatic[int] = AUTO
+    """Rows per step; by default 512 for images, else between 64 and 1024, for about 100 steps per
     epoch."""
-    learning_rate: float = 0.0
-    """Initial learning rate; 0 = 1e-3 for `contrastive`, else 2e-3."""
+    learning_rate: Automatic[float] = AUTO
+    """Initial learning rate; by default 1e-3 for `contrastive`, else 2e-3."""
     masked_copies: int = 4
     """Number of masked copies of a row that are uploaded beside the row as observed; 0 to 31. With
     `epsilon` there are none: each copy would be a release of its own."""
-    embedding_dim: int = 0
-    """Size of the embeddings; 0 = 16 with `epsilon`, else 256."""
+    embedding_dim: Automatic[int] = AUTO
+    """Size of the embeddings; by default 16 with `epsilon`, else 256."""
     hidden_dim: int = 256
     """Size of hidden layers in encoders of tables and in decoders."""
     number_embedding_dim: int | None = None
@@ -429,14 +412,15 @@ class EncoderConfig:
         return self.masked_copies if self.epsilon is None else 0
 
     def __post_init__(self) -> None:
+        _accept_old_automatic(self)
         _require(self, "epochs", self.epochs >= 1, "1 or more")
-        wide = 0 <= self.embedding_dim <= 4096
-        _require(self, "embedding_dim", wide, "0 (automatic) or from 1 to 4096")
+        wide = 1 <= (self.embedding_dim or 1) <= 4096
+        _require(self, "embedding_dim", wide, "from 1 to 4096")
         _require_privacy(self, self.epsilon, self.delta)
         reachable = self.full_threshold is None or 0 < self.full_threshold <= 1
         _require(self, "full_threshold", reachable, "above 0, at most 1")
-        _require(self, "batch_size", self.batch_size >= 0, "0 (automatic) or more")
-        _require(self, "learning_rate", self.learning_rate >= 0, "0 (automatic) or above")
+        _require_size(self, "batch_size")
+        _require(self, "learning_rate", (self.learning_rate or 1) > 0, "above 0")
         _require(self, "masked_copies", 0 <= self.masked_copies <= 31, "from 0 to 31")
         share = self.whitening is None or 0 <= self.whitening <= 1
         _require(self, "whitening", share, "from 0 to 1")
@@ -470,10 +454,10 @@ class UploadTerms:
 class PrivacyConfig:
     """Protection of labels and features during training."""
 
-    label_protection: Literal["auto", "off", "noise", "no_gradients"] = "auto"
+    label_protection: Automatic[Literal["off", "noise", "no_gradients"]] = AUTO
     """What parties receive that depends on labels. `off`: gradients of the loss. `noise`: gradients
     of a loss with noisy labels. `no_gradients`: nothing; each party trains its encoder alone and
-    uploads its embeddings once. `auto` = `no_gradients` in a federation or with `epsilon`, else
+    uploads its embeddings once. By default `no_gradients` in a federation or with `epsilon`, else
     `off`."""
     label_noise: float = 1.0
     """Standard deviation of the noise that `noise` adds to the one-hot labels of a row, the same
@@ -506,9 +490,10 @@ class PrivacyConfig:
         return self.label_protection != "no_gradients"
 
     def __post_init__(self) -> None:
+        _accept_old_automatic(self)
         _require(self, "label_noise", self.label_noise >= 0, "0 or more")
         _require_privacy(self, self.epsilon, self.delta)
-        if self.epsilon is not None and self.label_protection not in ("auto", "no_gradients"):
+        if self.epsilon is not None and self.label_protection not in (None, "no_gradients"):
             raise ConfigError(
                 "epsilon: expected label_protection 'no_gradients', got "
                 f"{self.label_protection!r}; with gradients, embeddings depend on other rows"
@@ -548,8 +533,8 @@ class Config:
     use_unlabeled: bool = True
     """Train on rows without a label too, if the method can: `xvfl+` does, and so do the encoders of
     every method with `no_gradients`."""
-    out_of_core: bool | Literal["auto"] = "auto"
-    """Keep Parquet tables on disk during training; `auto` = if they have more than 100 million
+    out_of_core: Automatic[bool] = AUTO
+    """Keep Parquet tables on disk during training; by default if they have more than 100 million
     cells."""
     net: NetConfig = NetConfig()
     """Sizes of the nets."""
@@ -561,6 +546,7 @@ class Config:
     """Protection of labels and features during training."""
 
     def __post_init__(self) -> None:
+        _accept_old_automatic(self)
         _require(self, "test_fraction", 0 <= self.test_fraction < 1, "a share from 0 to below 1")
         if len(self.parties) < 2:
             names = list(self.parties)
@@ -588,16 +574,6 @@ SECTIONS: dict[str, type] = {
     "parties.NAME.options": TableOptions,
 }
 """Sections of a run's configuration file."""
-
-LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "cifar10": ((0.01, 0.02, 0.05, 0.1, 0.2, 0.5), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)),
-    "tinyimagenet": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
-    "utkface": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
-    "mimic3": ((5e-4, 1e-3, 2e-3, 5e-3, 1e-2), (0.02, 0.05, 0.1)),
-    "bank": ((1e-4, 2e-4, 5e-4, 1e-3), (5e-5, 1e-4, 2e-4, 5e-4)),
-    "avazu": ((1e-4, 2e-4, 5e-4, 1e-3), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4)),
-}
-"""Ranges of λ₁ and λ₂ in the paper, by data set (tab:lambda_values)."""
 
 
 def read_config(path: Path) -> str:
@@ -641,7 +617,7 @@ def parse_config(text: str, where: str) -> Config:
 
 def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
     """Build a configuration dataclass from a mapping; check every key and value."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     valid = {each.name: each for each in fields(cls)}
     for key in data:
         if key not in valid:
@@ -656,10 +632,16 @@ def build(cls: type, data: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+REMOVED = {"distillation_alpha", "distillation_temperature"}
+"""Options of version 0.3 that saved models have, and that no method of this package uses."""
+
+
+def build_saved(cls: type, data: Mapping[str, Any], where: str) -> Any:
+    """Build a section of the configuration of a saved model; ignore options that were removed."""
+    return build(cls, {key: value for key, value in data.items() if key not in REMOVED}, where)
+
+
 def _unknown_key(key: str, valid: Collection[str]) -> str:
-    new_name = RENAMED_KEYS.get(key)
-    if new_name in valid:
-        return f"unknown key {key!r}: renamed to {new_name!r} in {RENAMED_IN}"
     owners = [name for name, cls in SECTIONS.items() if key in [f.name for f in fields(cls)]]
     hint = f"; {key} belongs in [{owners[0]}]" if owners else ""
     return f"{unknown('key', key, valid)}{hint}"
@@ -667,6 +649,9 @@ def _unknown_key(key: str, valid: Collection[str]) -> str:
 
 def _value(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        old = value is None or value == "auto"
+        return None if old else _value(arguments[0], value, where)
     if origin in (Union, types.UnionType):
         return _first(arguments, value, where)
     if origin is Literal:

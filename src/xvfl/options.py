@@ -57,20 +57,15 @@ NUMBER_DIM = 8
 """Default size of the embedding of a number."""
 MAX_EMBEDDED_NUMBERS = 128
 """Most numbers of a party with embeddings by default: they multiply the inputs of its bottom."""
-AUTOMATIC: dict[type[Section], dict[str, object]] = {
-    NetConfig: {
-        "embedding_dim": 0,
-        "hidden_dim": 0,
-        "number_embedding_dim": None,
-        "skip_rank": None,
-        "members": 0,
-        "heads": 0,
-    },
-    LossConfig: {"self_completion": None, "n_masks": 0, "guidance": None, "joint_masks": None},
-    TrainConfig: {"epochs": 0, "optimizer": None, "learning_rate": 0.0, "completion_interval": 0},
-    PrivacyConfig: {"label_protection": "auto"},
+AUTOMATIC: dict[type[Section], tuple[str, ...]] = {
+    NetConfig: (
+        *("embedding_dim", "hidden_dim", "number_embedding_dim", "skip_rank", "members", "heads"),
+    ),
+    LossConfig: ("self_completion", "n_masks", "guidance", "joint_masks"),
+    TrainConfig: ("epochs", "optimizer", "learning_rate", "completion_interval"),
+    PrivacyConfig: ("label_protection",),
 }
-"""The automatic value of each option that `resolve_options` replaces, by section."""
+"""The options that `resolve_options` replaces where they are None, by section."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +156,7 @@ def resolve_privacy(privacy: PrivacyConfig, *, federated: bool) -> PrivacyConfig
 
     It depends on `federated` and on differential privacy.
     """
-    if privacy.label_protection != "auto":
+    if privacy.label_protection is not None:
         return privacy
     protected = federated or privacy.epsilon is not None
     return replace(privacy, label_protection="no_gradients" if protected else "off")
@@ -191,11 +186,11 @@ def max_embedding_width(net: NetConfig) -> int:
 
 def check_members(net: NetConfig, image: bool = False, custom_nets: bool = False) -> None:
     """Reject several members, or several heads, where only one is supported."""
-    if net.heads > 1 and custom_nets:
+    if (net.heads or 1) > 1 and custom_nets:
         raise ConfigError(
             f"heads: expected 1 with custom nets, got {net.heads}; several heads need default nets"
         )
-    if net.members <= 1:
+    if (net.members or 1) <= 1:
         return
     if image or custom_nets:
         raise ConfigError(
@@ -206,7 +201,7 @@ def check_members(net: NetConfig, image: bool = False, custom_nets: bool = False
 
 def check_one_member(net: NetConfig) -> None:
     """Reject several members where parties upload."""
-    if net.members > 1:
+    if (net.members or 1) > 1:
         raise ConfigError(
             f"members: expected 1 with label_protection 'no_gradients', got {net.members}; each "
             "party uploads the embeddings of one encoder: set `heads`, the number of heads on it"
@@ -216,10 +211,10 @@ def check_one_member(net: NetConfig) -> None:
 def require_resolved(*sections: Section) -> None:
     """Reject options that still have automatic values."""
     for section in sections:
-        for name, automatic in AUTOMATIC[type(section)].items():
-            if getattr(section, name) == automatic:
+        for name in AUTOMATIC[type(section)]:
+            if getattr(section, name) is None:
                 raise ConfigError(
-                    f"{name}: expected a resolved value, got the automatic {automatic!r}; call "
+                    f"{name}: expected a resolved value, got None (automatic); call "
                     "`xvfl.options.resolve_options` first"
                 )
 

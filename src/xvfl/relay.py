@@ -24,10 +24,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from xvfl.errors import PartyError
+from xvfl.errors import PartyError, WireError
 from xvfl.system.locks import file_lock
 from xvfl.wire import codec
 from xvfl.wire.messages import Hello, Message
+from xvfl.wire.protocol import NEWEST
 from xvfl.wire.transport import Transport
 
 SOCKET, LOCK = "listener.socket", "listener.lock"
@@ -128,7 +129,7 @@ class LentTransport:
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the future holds the reply, also after a reconnection."""
-        reply, frame = Future[Message](), codec.encode(message)
+        reply, frame = Future[Message](), codec.encode(message, NEWEST)
         self._open = message.request_id, reply
         self._sent += len(frame)
         self._send(b"R" + frame)
@@ -167,7 +168,11 @@ class LentTransport:
             self._fail(body.decode())
         else:
             self._received += len(body)
-            message, opened = codec.decode(body), self._open
+            try:
+                message, opened = codec.decode(body), self._open
+            except WireError as error:
+                self._fail(str(error))
+                return
             if opened is not None and message.request_id == opened[0]:
                 self._open = None
                 opened[1].set_result(message)
@@ -200,18 +205,30 @@ def _lend(connection: Connection, lender: Lender) -> None:
         while (data := connection.recv_bytes()) != b"Q":
             if data == b"H":
                 hello = transport.hello()
-                send(b"H" + (codec.encode(hello) if hello is not None else b""))
+                send(b"H" + (codec.encode(hello, NEWEST) if hello is not None else b""))
             else:
-                future = transport.request(codec.decode(data[1:]))
-                future.add_done_callback(partial(_reply, send))
+                _forward(transport, data[1:], send)
     if name:
         # What the borrower has matched is in the party's next `Hello`.
         lender.reconnect(name)
 
 
+def _forward(transport: Transport, frame: bytes, send: Callable[[bytes], None]) -> None:
+    try:
+        message = codec.decode(frame)
+    except WireError as error:
+        # The borrower runs another version of xvfl.
+        send(b"E" + str(error).encode())
+        return
+    transport.request(message).add_done_callback(partial(_reply, send))
+
+
 def _reply(send: Callable[[bytes], None], future: Future[Message]) -> None:
     error = future.exception()
-    send(b"R" + codec.encode(future.result()) if error is None else b"E" + str(error).encode())
+    if error is None:
+        send(b"R" + codec.encode(future.result(), NEWEST))
+    else:
+        send(b"E" + str(error).encode())
 
 
 @contextmanager

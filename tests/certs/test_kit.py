@@ -11,7 +11,7 @@ from tests.command_line import rejected_with, run_xvfl
 from xvfl.certs import Authority, create_authority
 from xvfl.certs.kit import MAX_BYTES, Kit, create_kit, read_kit, unpack_kit
 from xvfl.errors import CertificateError
-from xvfl.service.config import load_party_config
+from xvfl.service.config import load_coordinator_config, load_party_config
 
 ADDRESS = "fl.example.org:8443"
 
@@ -23,6 +23,42 @@ def authority(tmp_path: Path) -> Authority:
     return made
 
 
+def test_a_federation_starts_from_four_commands(tmp_path: Path) -> None:
+    """The authority's side, two parties, and the signatures."""
+    made = ("certs", "init", tmp_path / "certs", "--coordinator", ADDRESS)
+    said = run_xvfl(*made, "--party", "bank", "--party", "shop")
+    assert said.code == 0, said.err
+    main = load_coordinator_config(tmp_path / "coordinator.toml")
+    assert main.parties == ("bank", "shop") and main.listen == "0.0.0.0:8443"
+    assert main.signing_key is not None
+    main.tls.read()
+    for name in main.parties:
+        kit = tmp_path / f"{name}.kit"
+        assert read_kit(kit).fingerprint in said.out
+        assert run_xvfl("certs", "unpack", kit, "--dir", tmp_path / name).code == 0
+    requests = [tmp_path / name / f"{name}.csr" for name in main.parties]
+    assert run_xvfl("certs", "sign", *requests, "--dir", tmp_path / "certs").code == 0
+    for name in main.parties:
+        config = load_party_config(tmp_path / name / f"{name}.toml")
+        config.tls.read()
+        assert config.coordinator == ADDRESS and Path(str(config.release_key)).is_file()
+        for own, private in ((main.tls, main.signing_key), (config.tls, config.tls.private_key)):
+            assert Path(own.ca_certificate).read_bytes() == (tmp_path / "certs/ca.crt").read_bytes()
+            assert not Path(private).stat().st_mode & 0o077
+
+
+def test_options_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    for options in (("--coordinator", ADDRESS), ("--party", "bank")):
+        line = rejected_with("certs", "init", folder, *options)
+        assert "expected --coordinator and at least one --party" in line
+    assert not folder.exists()
+    for name in ("bank", "shop"):
+        assert run_xvfl("certs", "request", name, "--dir", tmp_path).code == 0
+    given = (tmp_path / "bank.csr", tmp_path / "shop.csr", "--fingerprint", "00ff")
+    assert "expected one request" in rejected_with("certs", "sign", *given, "--dir", folder)
+
+
 def test_a_party_is_enrolled_with_three_commands(authority: Authority, tmp_path: Path) -> None:
     certs, shop, file = authority.folder, tmp_path / "shop", tmp_path / "shop.kit"
     said = run_xvfl("certs", "kit", "shop", "--coordinator", ADDRESS, "--dir", certs, "--out", file)
@@ -30,12 +66,11 @@ def test_a_party_is_enrolled_with_three_commands(authority: Authority, tmp_path:
     assert said.code == 0 and f"created {file}" in said.out and fingerprint in said.out
     assert b"PRIVATE" not in file.read_bytes()
     said = run_xvfl("certs", "unpack", file, "--dir", shop, "--fingerprint", fingerprint)
-    names = ["ca.crl", "ca.crt", "coordinator.release.pub", "shop.toml"]
+    names = ["ca.crl", "ca.crt", "coordinator.release.pub", "shop.csr", "shop.key", "shop.toml"]
     assert said.code == 0 and sorted(each.name for each in shop.iterdir()) == names
     for name in ("ca.crt", "ca.crl", "coordinator.release.pub"):
         assert (shop / name).read_bytes() == (certs / name).read_bytes()
         assert f"created {shop / name}" in said.out
-    assert run_xvfl("certs", "request", "shop", "--dir", shop).code == 0
     assert run_xvfl("certs", "sign", shop / "shop.csr", "--dir", certs).code == 0
     config = load_party_config(shop / "shop.toml")
     assert config.coordinator == ADDRESS

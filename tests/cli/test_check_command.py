@@ -87,3 +87,18 @@ def test_a_party_learns_why_it_would_not_be_accepted(
         stranger = SHOP.replace("PORT", str(server.port)).replace("certs/shop", "certs/stranger")
         shop.write_text(stranger)
         assert failed(shop, capsys) == "coordinator"
+
+
+def test_tables_of_predictions_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are needed after the training only, when nobody looks any more."""
+    (folder / "main").mkdir()
+    (folder / "main" / "release.pub").touch()
+    ids = 'ids = "shop.csv"\naddress = "127.0.0.1:0"\n'
+    for name, lines in (("coordinator", ids), ("shop", 'table = "shop.csv"\n')):
+        config, option = folder / f"{name}.toml", f"prediction.{lines.partition(' ')[0]}"
+        text = f"{config.read_text()}[prediction]\n{lines}"
+        config.write_text(text)
+        check(config)
+        assert option in capsys.readouterr().out
+        config.write_text(text.removesuffix(lines) + lines.replace("shop.csv", "none.csv"))
+        assert failed(config, capsys) == option

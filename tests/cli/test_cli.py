@@ -16,7 +16,14 @@ from tests.processes import run_python
 from tests.small_tables import CONFIG, SOURCE, is_png, make_tables, write_run_inputs
 from xvfl.cli.main import app
 from xvfl.cli.template import field_docs
-from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig, parse_config
+from xvfl.config import (
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    TableOptions,
+    TrainConfig,
+    parse_config,
+)
 
 PYPROJECT = SOURCE.parent / "pyproject.toml"
 
@@ -27,27 +34,27 @@ def test_version() -> None:
 
 
 HELP = {
-    "demo": (["--out", "--seeds", "--rates", "--workers"], "xvfl demo --seeds 5"),
+    "demo": (["--out", "--federated"], "scanned digits"),
     "inspect": (
         ["TABLES", "--id", "--label", "--task", "--kind", "--json"],
         "xvfl inspect bank.csv shop.parquet --id customer --label churned",
     ),
     "init": (
-        ["--party", "--id", "--label", "--label-party", "--task", "--force"],
-        "xvfl init run.toml --party bank=bank.csv",
+        ["TABLES", "--id", "--label", "--label-party", "--task", "--force"],
+        "xvfl init run.toml bank=bank.csv",
     ),
     "train": (["CONFIG", "--out", "--resume"], "xvfl train run.toml --out run"),
     "evaluate": (["RUN", "--compare"], "xvfl evaluate run --compare trees"),
-    "explain": (["RUN", "--metric", "--shared", "--id", "--repeats", "--rows"], "xvfl explain run"),
-    "dashboard": (["RUNS", "--port", "--host"], "xvfl dashboard runs"),
     "predict": (
-        ["RUN", "--input", "--output", "--mode", "--party", "--id"],
-        "xvfl predict RUN --mode local --party shop --input shop=new.csv",
+        ["RUN", "TABLES", "--out", "--mode", "--party", "--id"],
+        "xvfl predict RUN shop=new.csv --mode local --party shop",
     ),
     "complete": (
         ["RUN", "TABLES", "--out", "--party", "--level", "--draws", "--format", "--id"],
         "xvfl complete RUN bank=bank.csv shop=shop.parquet --out completed",
     ),
+    "explain": (["RUN", "--metric", "--shared", "--id", "--repeats", "--rows"], "xvfl explain run"),
+    "dashboard": (["RUNS", "--port", "--host"], "xvfl dashboard runs"),
     "export": (
         ["RUN", "--out", "--party", "--sign"],
         "xvfl export run --party clinic --out clinic.xvfl",
@@ -57,8 +64,12 @@ HELP = {
         "xvfl serve clinic.xvfl --port 8080",
     ),
     "check": (["CONFIG"], "xvfl check bank.toml"),
-    "coordinator": (["CONFIG", "--quiet", "--retrain"], "xvfl coordinator coordinator.toml"),
     "party": (["CONFIG", "--quiet", "--serve", "--once"], "xvfl party bank.toml"),
+    "coordinator": (["CONFIG", "--quiet", "--retrain"], "xvfl coordinator coordinator.toml"),
+    "predict-federation": (
+        ["CONFIG", "--ids", "--id", "--out"],
+        "xvfl predict-federation coordinator.toml --ids new.csv",
+    ),
     "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
     "approve": (["CONFIG", "NUMBER", "--reject"], "xvfl approve bank.toml 3 --reject"),
     "ask": (["CONFIG", "KIND", "--party", "--reason"], "xvfl ask coordinator.toml new-rows"),
@@ -93,12 +104,30 @@ def test_help_names_the_options_and_gives_an_example(
     assert example in text
 
 
+def test_every_help_ends_with_the_exit_codes() -> None:
+    found = [
+        each.name or each.callback.__name__ for each in app.registered_commands if each.callback
+    ]
+    groups = [
+        (group.name, each.name or each.callback.__name__)
+        for group in app.registered_groups
+        if group.typer_instance is not None
+        for each in group.typer_instance.registered_commands
+        if each.callback is not None
+    ]
+    for command in ([], *([each] for each in found if each != "serve"), *groups):
+        text = " ".join(
+            run_xvfl(*(str(each).replace("_", "-") for each in command), "--help").out.split()
+        )
+        assert "Exit codes: 0 success" in text and "130 Ctrl-C" in text, command
+
+
 def test_help_lists_every_command_in_order_of_use() -> None:
     said = run_xvfl("--help")
     commands = [each.callback for each in app.registered_commands if each.callback]
-    assert [each.__name__ for each in commands] == list(HELP)
+    assert [each.__name__.replace("_", "-") for each in commands] == list(HELP)
     assert said.code == 0
-    assert re.findall(r"^│ ([a-z]+) ", said.out, re.MULTILINE) == [
+    assert re.findall(r"^│ ([a-z][a-z-]+) ", said.out, re.MULTILINE) == [
         *HELP,
         "heads",
         "upload",
@@ -130,7 +159,7 @@ def test_a_command_line_without_what_it_needs() -> None:
 
 def test_init_shows_every_default(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    said = run_xvfl("init", path, "--party", "bank=a.csv", "--party", "the shop=b.parquet")
+    said = run_xvfl("init", path, "bank=a.csv", "the shop=b.parquet")
     assert said.code == 0 and f"xvfl train {path}" in said.out
     text = path.read_text()
     config = parse_config(text, "run.toml")
@@ -147,10 +176,10 @@ def test_init_shows_every_default(tmp_path: Path) -> None:
         shown = {each.name for each in fields(cls) if each.default is not None}
         assert given[name].keys() == shown
         assert all(field_docs(cls).values()), "every field is explained"
-    assert all(
-        doc in " ".join(text.split())
-        for doc in ["Maximum number of passes over the labeled training rows; 0 ="]
-    )
+    assert "Maximum number of passes over the labeled training rows; by default" in text
+    for cls in (*sections.values(), TableOptions, PrivacyConfig):
+        missing = [each.name for each in fields(cls) if f"# {each.name} = " not in text]
+        assert not missing, f"{cls.__name__}: every option is written"
 
 
 def test_init_does_not_overwrite(tmp_path: Path) -> None:
@@ -164,7 +193,10 @@ def test_init_does_not_overwrite(tmp_path: Path) -> None:
 
 def test_init_refuses_what_train_would(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    assert "NAME=TABLE" in rejected_with("init", path, "--party", "bank")
+    assert "NAME=TABLE" in rejected_with("init", path, "bank")
+    assert "use xvfl init FILE NAME=TABLE" in rejected_with("init", path, "--party", "bank=a.csv")
+    old = rejected_with("predict", path, "--input", "bank=a.csv", "--output", "b.csv")
+    assert "--input: replaced in version 0.4; use xvfl predict RUN NAME=TABLE" in old
     assert "unknown party 'shp'" in rejected_with("init", path, "--label-party", "shp")
     assert not path.exists()
 
@@ -267,9 +299,9 @@ def test_a_party_without_held_out_rows_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["local", "assisted", "collaborative", None])
 def test_predict_says_how_each_answer_came_about(mode: str | None, kind: str, run: Path) -> None:
     output = run.parent / f"{mode}.{kind}"
-    asked = ["predict", run, "--input", f"bank={run.parent / 'bank.csv'}", "--output", output]
+    asked = ["predict", run, f"bank={run.parent / 'bank.csv'}", "--out", output]
     if mode != "local":
-        asked += ["--input", f"shop={run.parent / 'shop.parquet'}"]
+        asked += [f"shop={run.parent / 'shop.parquet'}"]
     if mode is not None:
         asked += ["--mode", mode]
     if mode in ("local", "assisted"):
@@ -305,7 +337,7 @@ def test_a_threshold_decides_which_class_is_predicted(tmp_path: Path) -> None:
     config = write_run_inputs(tmp_path, with_threshold)
     assert run_xvfl("train", config, "--out", tmp_path / "run").code == 0
     output = tmp_path / "out.csv"
-    asked = ["--input", f"bank={tmp_path / 'bank.csv'}", "--output", output]
+    asked = [f"bank={tmp_path / 'bank.csv'}", "--out", output]
     assert run_xvfl("predict", tmp_path / "run", *asked).code == 0
     answers = pd.read_csv(output)
     expected = np.where(answers["proba_yes"] > 0.47, "yes", "no")
@@ -321,7 +353,7 @@ def test_predict_with_another_id_column(run: Path) -> None:
     table = pd.read_csv(run.parent / "bank.csv").rename(columns={"customer": "who"}).head(5)
     table.drop(columns="churned").to_csv(run.parent / "new.csv", index=False)
     output = run.parent / "new_answers.csv"
-    given = ["--input", f"bank={run.parent / 'new.csv'}", "--id", "who", "--output", output]
+    given = [f"bank={run.parent / 'new.csv'}", "--id", "who", "--out", output]
     assert run_xvfl("predict", run, *given).code == 0
     assert pd.read_csv(output)["id"].tolist() == table["who"].tolist()
 

@@ -1,4 +1,4 @@
-"""`xvfl demo`: the comparison, its report, and its worker processes."""
+"""`xvfl demo`: its data, its page, and what it compares."""
 
 import json
 import re
@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import rejected_with, run_xvfl
-from tests.processes import run_python
+from tests.command_line import run_xvfl
 from tests.small_tables import is_png
-from xvfl.cli import demo_comparison
-from xvfl.cli.demo_data import digits_with_gaps
+from xvfl.cli import demo_digits
+from xvfl.cli.demo_data import PARTIES, digits_with_gaps
 
 QUICK = {
     "epochs": 1,
@@ -24,54 +23,51 @@ QUICK = {
 }
 
 
-RESULTS: dict[str, demo_comparison.Result] = {}
-"""Results of jobs that a test has run."""
-
-
-def run_once(job: demo_comparison.Job) -> demo_comparison.Result:
-    """Run a job, or return its earlier result."""
-    if repr(job) not in RESULTS:
-        RESULTS[repr(job)] = demo_comparison.run_job(job)
-    return RESULTS[repr(job)]
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train for one epoch, in this process."""
-    monkeypatch.setattr(demo_comparison, "PARAMETERS", QUICK)
+    """Train for one epoch, and fill no cells, which takes longest."""
+    monkeypatch.setattr(demo_digits, "PARAMETERS", QUICK)
     monkeypatch.setattr(
-        demo_comparison, "run_jobs", lambda jobs, workers, console: [*map(run_once, jobs)]
+        demo_digits,
+        "complete_some",
+        lambda model, test: {
+            kind: test.take(test.y.index[:8]).complete["left"].to_numpy().reshape(-1, 8, 4) / 16
+            for kind in ("true", "observed", "completed")
+        },
     )
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-def test_demo_writes_a_self_contained_report(tmp_path: Path) -> None:
+def test_demo_writes_a_self_contained_page(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    result = run_xvfl("demo", "--out", out, "--rates", "0.5", "--seeds", "2")
+    result = run_xvfl("demo", "--out", out)
     assert result.code == 0, result.err
-    assert "paired differences" in result.out
     page = (out / "report.html").read_text()
     sources = re.findall(r"""(?:src|href)\s*=\s*["']([^"']{0,30})""", page)
     assert len(sources) == 2 and all(each.startswith("data:image/png;base64,") for each in sources)
     assert not re.search(r"https?://|<script|@import|url\(", page)
-    metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["command"] == "xvfl demo --seeds 2 --first-seed 0 --rates 0.5"
-    assert set(metrics["accuracy"]) == set(demo_comparison.ROWS)
-    assert len(metrics["runs"]) == 2 * len(demo_comparison.MODES)
-    assert {line["verdict"] for line in metrics["differences"]} <= {"ahead", "behind", "level"}
+    accuracy = json.loads((out / "metrics.json").read_text())["accuracy"]
+    assert [each["party"] for each in accuracy] == [*PARTIES, *PARTIES, "both"]
+    assert all(f"{each['value']:.1%}" in page and each["name"] in page for each in accuracy)
     assert is_png(out / "accuracy.png") and is_png(out / "completed.png")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_demo_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    result = run_xvfl("demo", "--out", tmp_path, "--rates", "0.5")
+    result = run_xvfl("demo", "--out", tmp_path)
     assert result.code == 0, result.err
     assert "plots need matplotlib: pip install 'xvfl[plots]'" in result.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.json", "report.html"]
     assert "<img" not in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_both_parties_predict_better_than_each_alone(tmp_path: Path) -> None:
+    assert run_xvfl("demo", "--out", tmp_path / "demo").code == 0
+    found = json.loads((tmp_path / "demo" / "metrics.json").read_text())["accuracy"]
+    (together,) = (each["value"] for each in found if each["party"] == "both")
+    assert together > 0.1 + max(each["value"] for each in found if each["party"] != "both")
 
 
 def test_gaps_follow_the_rate_and_the_overlap() -> None:
@@ -87,44 +83,3 @@ def test_gaps_follow_the_rate_and_the_overlap() -> None:
             assert table.fillna(rows.complete[name]).equals(rows.complete[name])
     none, _ = digits_with_gaps(0.0, 0.4, 0.3, seed=1)
     assert none.y.equals(train.y) and none.incomplete.equals(train.incomplete)
-
-
-def test_paired_differences_are_taken_by_seed() -> None:
-    def result(method: str, seed: int, accuracy: float) -> demo_comparison.Result:
-        metrics = {mode: {"accuracy": accuracy} for mode in demo_comparison.MODES[method]}
-        return demo_comparison.Result(method, 0.5, seed, 1.0, metrics)
-
-    better = {0: 0.9, 1: 0.7, 2: 0.8}
-    results = [
-        result(method, seed, accuracy - (0.0 if method == "xvfl+" else 0.1 + seed / 100))
-        for method in demo_comparison.MODES
-        for seed, accuracy in better.items()
-    ]
-    for line in demo_comparison.paired_differences(results, [0.5]):
-        assert line["mean"] == pytest.approx(0.11) and line["verdict"] == "ahead"
-        assert line["error"] == pytest.approx(0.01 / 3**0.5)
-
-
-@pytest.mark.slow
-def test_demo_in_worker_processes() -> None:
-    """Spawned worker processes receive the parameters of the parent."""
-    script = (
-        "from rich.console import Console\n"
-        "from xvfl.cli import demo_comparison as demo\n"
-        "if __name__ == '__main__':\n"
-        f"    demo.PARAMETERS = {QUICK!r}\n"
-        "    jobs = demo.list_jobs(1, (0.5,))[2:]\n"
-        "    results = demo.run_jobs(jobs, 2, Console(quiet=True))\n"
-        "    print([(each.method, sorted(each.metrics)) for each in results])\n"
-    )
-    done = run_python("-c", script)
-    assert (
-        done.stdout == "[('laser+mask', ['collaborative', 'local']), ('standalone', ['local'])]\n"
-    ), done.stderr
-
-
-@pytest.mark.parametrize("rates", ["x", "2", "0.1,,0.2"])
-def test_demo_rejects_bad_rates(rates: str, tmp_path: Path) -> None:
-    message = rejected_with("demo", "--out", tmp_path / "demo", "--rates", rates)
-    assert "--rates: expected numbers from 0 to 1" in message
-    assert not (tmp_path / "demo").exists()

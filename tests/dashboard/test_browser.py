@@ -242,6 +242,23 @@ def test_folders_of_a_federation_show_what_they_have(browser: "Browser", tmp_pat
         server.close()
 
 
+@pytest.mark.slow
+def test_a_finished_training_shows_nobody_online(
+    browser: "Browser", tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Nobody knows from a folder who is connected now."""
+    server = DashboardServer(copy_trained(tmp_path_factory, tmp_path / "federation"))
+    try:
+        for name in ("main", "main/heads/1"):
+            with open_page(browser, f"{server.url}#/run/{name.replace('/', '%2F')}") as page:
+                panel = page.locator("section[aria-label=Parties]")
+                panel.locator("table").wait_for()
+                assert "shop" in panel.inner_text() and "online" not in panel.inner_text()
+                assert page.locator(".tag.online").count() == 0
+    finally:
+        server.close()
+
+
 def test_a_phone_shows_all_lines_of_a_table(browser: "Browser", dashboard: str) -> None:
     with open_page(browser, f"{dashboard}#/run/tables", 390) as page:
         page.wait_for_selector("section[aria-label='Evaluation of the modes'] .cards")
@@ -305,6 +322,8 @@ def test_curves_grow_during_a_training_without_reload(browser: "Browser", tmp_pa
             for _ in range(2):
                 points = wait_for_points(page, points, training)
             assert page.inner_text("dd .tag") == "training"
+            facts = page.inner_text("dl.facts").lower()
+            assert re.search(r"step\s+[\d,]+", facts) and re.search(r"remaining\s+at most", facts)
             assert page.locator(".terms .chart").count() >= 4
             training.send_signal(signal.SIGINT)
             assert training.wait() == 130

@@ -15,7 +15,7 @@ from tests.small_tables import CONFIG, make_tables
 from xvfl import DataWarning, TableOptions, XVFLClassifier
 from xvfl.dataset.inspection import inspect_tables
 from xvfl.errors import InputError
-from xvfl.model.inspection_page import inspection_page
+from xvfl.model.report.inspection_page import inspection_page
 
 ROWS = 1200
 RNG = np.random.default_rng(4)

@@ -16,12 +16,12 @@ from tests.federation.split_helpers import (
     make_small_method,
     settings_json,
 )
-from tests.problems import SEED, Problem, make_problem
+from tests.problems import METHODS, SEED, Problem, make_problem
 from tests.wire.transport_helpers import open_transports
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.split import SplitFederation
-from xvfl.methods import METHODS, Method, Mode
+from xvfl.methods import Method, Mode
 from xvfl.methods.pooling import decision_weights
 from xvfl.training.calibration import calibrate
 from xvfl.training.optimizer import WeightUpdate
@@ -70,12 +70,7 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: 
         assert worst <= tolerance, f"{name}: {worst}"
 
 
-def parties(name: str) -> list[int]:
-    """List the numbers of parties a method is defined for."""
-    return [2] if name == "fedcvt" else [2, 3, 4]
-
-
-CASES = [(name, k) for name in METHODS for k in parties(name)]
+CASES = [(name, k) for name in METHODS for k in (2, 3, 4)]
 DTYPES = {"memory": torch.float64, "grpc": torch.float32}
 """Type of the numbers over each transport; `test_elastic` sends double precision over gRPC."""
 
@@ -85,14 +80,13 @@ DTYPES = {"memory": torch.float64, "grpc": torch.float32}
 def test_gradients_are_the_fused_ones(
     name: str, k: int, dtype: torch.dtype, kind: str, authority: Path
 ) -> None:
-    branches = METHODS[name].branches
-    made = make_federation(k, dtype, dropout=0.3, branches=branches)
+    made = make_federation(k, dtype, dropout=0.3)
     weight = 0.7 if name == "xvfl+" else 0.0
     method = make_small_method(made, name)
     expected = fused_gradients(made, method, weight)
     ends = make_endpoints(made, weight)
     with open_transports(kind, made.names, ends, authority) as found:
-        split = begin_run(found, made.names, settings_json(), branches)
+        split = begin_run(found, made.names, settings_json())
         assert_equal(split_gradients(made, method, split), expected, TOLERANCE[dtype])
 
 

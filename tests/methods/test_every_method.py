@@ -40,8 +40,6 @@ WAYS = {
     "xvfl": {"local", "assisted", "collaborative", "peers"},
     "standalone": {"local"},
     "vanilla": {"local", "collaborative"},
-    "iavfl": {"local", "collaborative"},
-    "fedcvt": {"local", "collaborative"},
     "laser": {"local", "collaborative", "peers"},
     "laser+mask": {"local", "collaborative", "peers"},
 }
@@ -54,7 +52,7 @@ ABLATIONS = [
     {"self_completion": 0.0},
     {"guidance": 0.0},
 ]
-EVERY = [LossConfig(method=name) for name in METHODS]
+EVERY = [LossConfig(method=name) for name in WAYS]
 EVERY += [LossConfig(method="xvfl+", **switch) for switch in ABLATIONS]
 
 
@@ -64,9 +62,16 @@ def named(loss: LossConfig) -> str:
 
 
 def test_the_configuration_knows_every_method() -> None:
-    assert list(METHODS) == METHOD_NAMES and set(METHODS) == set(WAYS)
+    assert list(METHODS) == METHOD_NAMES and set(WAYS) <= set(METHODS)
     with pytest.raises(ConfigError, match="unknown method 'lazer': did you mean 'laser'"):
         LossConfig(method="lazer")
+
+
+def test_methods_of_the_lab_are_named() -> None:
+    if "fedcvt" in METHODS:
+        pytest.skip("the lab's methods are registered")
+    with pytest.raises(ConfigError, match="`import xvfl_lab.methods` first"):
+        LossConfig(method="fedcvt")
 
 
 def test_a_registered_method_trains_like_every_other() -> None:
@@ -96,7 +101,7 @@ def test_the_examples_in_docstrings_run(module: ModuleType) -> None:
 UNTRAINED = {"vanilla": {"local/0", "local/1"}}
 
 
-@pytest.mark.parametrize("loss", EVERY[: len(METHODS) + 2], ids=named)
+@pytest.mark.parametrize("loss", EVERY[: len(WAYS) + 2], ids=named)
 def test_64_rows_are_learned_by_heart(loss: LossConfig) -> None:
     tables, rows = split_digits(64)
     excused = UNTRAINED.get(loss.method, set())
@@ -106,7 +111,7 @@ def test_64_rows_are_learned_by_heart(loss: LossConfig) -> None:
     assert {found[name] for name in found if name not in excused} == {1.0}, found
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WAYS)
 def test_shuffled_labels_leave_test_rows_at_chance(method: str) -> None:
     tables, rows = split_digits(500, shuffled=True)
     first, rest = torch.arange(500).split([128, 372])
@@ -186,8 +191,6 @@ def test_rows_carry_their_runs() -> None:
     "said",
     [
         'method = "vanilla"',
-        'method = "iavfl"\ndistillation_alpha = 0.7',
-        'method = "fedcvt"',
         'cross_completion = false\naggregation = "concat"',
     ],
 )
@@ -197,33 +200,25 @@ def test_a_configuration_trains_evaluates_and_predicts(said: str, tmp_path: Path
     run = tmp_path / "run"
     assert command_line.run_xvfl("train", config, "--out", run).code == 0
     assert command_line.run_xvfl("evaluate", run).code == 0
-    shop = ("--input", f"shop={tmp_path / 'shop.parquet'}")
+    shop = f"shop={tmp_path / 'shop.parquet'}"
     alone = command_line.run_xvfl(
-        "predict", run, *shop, "--mode", "local", "--output", tmp_path / "a.csv"
+        "predict", run, *shop, "--mode", "local", "--out", tmp_path / "a.csv"
     )
     assert alone.code == 0, alone
-    together = ("--mode", "collaborative", "--output", tmp_path / "b.csv")
+    together = ("--mode", "collaborative", "--out", tmp_path / "b.csv")
     assert command_line.run_xvfl("predict", run, *shop, *together).code == 0
-    assisted = ("--mode", "assisted", "--output", tmp_path / "c.csv")
+    assisted = ("--mode", "assisted", "--out", tmp_path / "c.csv")
     refused = command_line.rejected_with("predict", run, *shop, *assisted)
     assert "cannot predict in mode 'assisted'; supported: local, collaborative" in refused
 
 
-def test_an_interrupted_run_goes_on_with_its_memory(tmp_path: Path) -> None:
-    config = small_tables.write_run_inputs(
-        tmp_path, f'{small_tables.CONFIG}\n[loss]\nmethod = "fedcvt"\n'
-    )
-    small_tables.train(config, tmp_path / "whole")
-    small_tables.train(config, tmp_path / "parts", show=small_tables.interrupt_at(4))
-    small_tables.train(config, tmp_path / "parts", resume=True)
-    small_tables.assert_same_run(tmp_path / "whole", tmp_path / "parts")
-
-
-def test_own_bottoms_are_built_for_every_branch_and_own_heads_need_one_embedding() -> None:
+def test_own_bottoms_are_built_for_every_branch_and_own_heads_need_one_embedding(
+    two_encoders: str,
+) -> None:
     bank, shop, y = small_tables.make_tables()
     both, size = {"bank": bank, "shop": shop}, {"embedding_dim": 4, "hidden_dim": 6, "epochs": 1}
     own = {"bank": lambda layout, d: nn.Linear(layout.encoded + layout.raw, d)}
-    fitted = XVFLClassifier(method="iavfl", bottoms=own, **size).fit(both, y)
+    fitted = XVFLClassifier(method=two_encoders, bottoms=own, **size).fit(both, y)
     bottoms = fitted.model_.parties["bank"].bottom.bottoms
     assert [type(each) for each in bottoms] == [nn.Linear, nn.Linear]
     assert not torch.equal(bottoms[0].weight, bottoms[1].weight)

@@ -206,7 +206,7 @@ def test_a_classifier_with_members_predicts_completes_and_loads(tmp_path: Path) 
     a.loc[rng.random(300) < 0.1, "x"] = np.nan
     b.loc[rng.random(300) < 0.1, ["z", "code"]] = np.nan
     tables = {"a": a, "b": b}
-    model = XVFLClassifier(members=3, number_embedding_dim=4, epochs=30)
+    model = XVFLClassifier(members=3, net={"number_embedding_dim": 4}, epochs=30)
     model.fit(tables, y)
     assert model.score(tables, y) > 0.7
     filled = model.complete(tables, party="b")

@@ -174,7 +174,7 @@ def test_images_have_no_intervals() -> None:
     rng = np.random.default_rng(0)
     tables = {"bank": TRAIN["bank"].iloc[:120]}
     photos = Images(rng.random((120, 6, 6)), list(tables["bank"].index))
-    fitted = XVFLClassifier(epochs=1, n_blocks=1, device="cpu", verbose=False)
+    fitted = XVFLClassifier(epochs=1, net={"n_blocks": 1}, device="cpu", verbose=False)
     fitted.fit({**tables, "photos": photos}, Y.iloc[:120])
     with pytest.raises(InputError, match="'photos' has images"):
         fitted.complete_details({**tables, "photos": photos})

@@ -20,7 +20,7 @@ from xvfl.model.evaluation import (
     model_predictions,
 )
 from xvfl.model.model import Model
-from xvfl.model.plots import comparable_groups, plot_evaluation
+from xvfl.model.report.run_plots import comparable_groups, plot_evaluation
 from xvfl.primitives.metrics import all_metrics, majority_rate
 
 Trained = tuple[Model, dict[str, pd.DataFrame], pd.Series]

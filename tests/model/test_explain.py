@@ -331,8 +331,7 @@ def test_images_are_explained_by_patches() -> None:
         epochs=15,
         learning_rate=5e-3,
         embedding_dim=16,
-        n_blocks=1,
-        base_channels=8,
+        net={"n_blocks": 1, "base_channels": 8},
         device="cpu",
         verbose=False,
     ).fit(tables, y)

@@ -89,7 +89,7 @@ def test_the_command_predicts_without_a_column(kind: str, tmp_path: Path) -> Non
     given = tmp_path / f"new.{kind}"
     table.to_csv(given, index=False) if kind == "csv" else table.to_parquet(given, index=False)
     output = tmp_path / "answers.csv"
-    asked = ["predict", tmp_path / "run", "--input", f"bank={given}", "--output", output]
+    asked = ["predict", tmp_path / "run", f"bank={given}", "--out", output]
     said = run_xvfl(*asked)
     assert said.code == 0 and "'balance' (did you mean 'balances'?)" in said.err
     answers = pd.read_csv(output, keep_default_na=False)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tests.command_line import run_xvfl
+from tests.options import by_section
 from tests.small_tables import (
     CONFIG,
     assert_same_run,
@@ -73,7 +74,7 @@ def small(**changes: Any) -> XVFLClassifier:
         "label_protection": "no_gradients",
         "threshold": 0.5,
     }
-    return XVFLClassifier(**{**options, **changes})
+    return XVFLClassifier(**by_section({**options, **changes}))
 
 
 def prepared(unlabeled: bool = True) -> InMemoryDataset:
@@ -195,7 +196,7 @@ def test_it_predicts_in_every_mode_also_after_loading(
         pd.testing.assert_frame_equal(loaded.predict_table(BOTH, mode, party), table)
         assert (table["completed"] == 0).all()
     assert (fitted.predict(BOTH) == Y).mean() > 0.8
-    assert loaded.get_params()["heads"] == 4 and isinstance(loaded.model_.method, Members)
+    assert loaded.get_params()["net__heads"] == 4 and isinstance(loaded.model_.method, Members)
     again = loaded.set_params(epochs=1, device="cpu", verbose=False).fit(BOTH, Y)
     assert again.model_.net == fitted.model_.net
     pd.testing.assert_frame_equal(loaded.complete(BOTH, "bank"), fitted.complete(BOTH, "bank"))
@@ -230,10 +231,9 @@ def test_three_and_eight_parties(k: int) -> None:
         assert np.isfinite(model.predict_proba(tables, mode, party).to_numpy()).all()
 
 
-@pytest.mark.parametrize("method", ["iavfl", "fedcvt"])
-def test_methods_with_two_encoders_are_rejected(method: str) -> None:
+def test_methods_with_two_encoders_are_rejected(two_encoders: str) -> None:
     with pytest.raises(ConfigError, match=r"upload .*choose one of .*laser"):
-        small(method=method).fit(BOTH, Y)
+        small(method=two_encoders).fit(BOTH, Y)
 
 
 def test_members_are_rejected() -> None:
@@ -247,7 +247,7 @@ def test_numbers_and_images() -> None:
     parties = {"a": Images(rng.random((ROWS, 8, 8)), ids), "shop": SHOP}
     sizes = {"embedding_dim": 8, "hidden_dim": 16, "n_blocks": 1, "base_channels": 8}
     options = {"epochs": 1, "device": "cpu", "verbose": False, "heads": 2}
-    model = XVFLRegressor(**sizes, **options, label_protection="no_gradients")
+    model = XVFLRegressor(**by_section({**sizes, **options}), label_protection="no_gradients")
     model.fit(parties, BANK["balance"])
     assert np.isfinite(model.predict(parties)).all()
 
@@ -272,26 +272,6 @@ def test_warm_start_continues_encoders_and_heads() -> None:
     trained = model.model_.parties["bank"].state_dict()
     assert any(not torch.equal(encoder[key], trained[key]) for key in encoder)
     assert all(torch.allclose(encoder[key], trained[key], atol=0.5) for key in encoder)
-
-
-def test_a_lambda_search_trains_encoders_once() -> None:
-    labels: list[str] = []
-
-    def show(update: ProgressUpdate) -> None:
-        if update.record.kind == "epoch":
-            labels.append(update.label)
-
-    dataset = prepared()
-    options = resolved(dataset, PrivacyConfig("no_gradients"))
-    plan = TrainingPlan(options).with_loss(_with_lambdas(options))
-    fit(dataset, plan, on_progress=show)
-    expected = ["encoder of bank"] * 2 + ["encoder of shop"] * 2
-    assert labels[:4] == expected and labels.count("encoder of bank") == 2
-    assert sum(label.startswith("λ1") for label in labels) == 4 and labels[-2:] == ["", ""]
-
-
-def _with_lambdas(options: Options) -> Any:
-    return replace(options.loss, lambda2=(0.1, 0.2))
 
 
 def interrupt_after(count: int) -> ProgressCallback:

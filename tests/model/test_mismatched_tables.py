@@ -166,21 +166,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_predict(run: Path, suffix: str, tmp_path: Path) -> None:
     bank, shop = (run.parent / f"new_{name}.{suffix}" for name in ("bank", "shop"))
     out = tmp_path / "answers.csv"
-    result = run_xvfl(
-        "predict", run, "--input", f"bank={bank}", "--input", f"shop={shop}", "--output", out
-    )
+    result = run_xvfl("predict", run, f"bank={bank}", f"shop={shop}", "--out", out)
     assert result.code == 0 and len(pd.read_csv(out)) == 200
     expected = "warning: party 'bank' and party 'shop': 80 ids differ only in leading zeros"
     assert result.err.count(expected) == result.err.count("warning: ") == 1
-    alone = run_xvfl("predict", run, "--input", f"bank={bank}", "--output", out)
+    alone = run_xvfl("predict", run, f"bank={bank}", "--out", out)
     assert alone.code == 0 and "warning" not in alone.err
 
 
 def test_parquet_tables_without_a_common_id(run: Path, tmp_path: Path) -> None:
     for name, table in {"bank": BANK, "shop": SHOP.set_axis("x" + SHOP.index)}.items():
         table.rename_axis("customer").to_parquet(tmp_path / f"{name}.parquet")
-    inputs = [f"--input={name}={tmp_path / name}.parquet" for name in ("bank", "shop")]
-    result = run_xvfl("predict", run, *inputs, "--output", tmp_path / "answers.csv")
+    inputs = [f"{name}={tmp_path / name}.parquet" for name in ("bank", "shop")]
+    result = run_xvfl("predict", run, *inputs, "--out", tmp_path / "answers.csv")
     assert result.code == 0 and NO_OVERLAP in result.err
 
 

@@ -1,6 +1,5 @@
 """A run cut short anywhere and resumed ends in the very same weights."""
 
-import json
 import random
 import signal
 import subprocess
@@ -21,7 +20,6 @@ from tests.small_tables import (
     train,
     write_run_inputs,
 )
-from xvfl.model.fitting import ProgressUpdate
 from xvfl.model.run_dir import CHECKPOINT, MODEL, RunDir
 
 STEPS = 6
@@ -168,45 +166,3 @@ def train_and_signal(
         text=True,
         check=False,
     )
-
-
-SEARCH = CONFIG + "\n[loss]\nlambda1 = [0.0, 0.5]\nlambda2 = [0.1, 5.0]\n"
-
-
-@pytest.mark.slow
-def test_weights_of_the_loss_are_chosen_by_validation(tmp_path: Path) -> None:
-    config = write_run_inputs(tmp_path, SEARCH)
-    train(config, tmp_path / "whole")
-    tried = [r for r in RunDir(tmp_path / "whole").records() if r["kind"] == "search"]
-    pairs = [(each["lambda1"], each["lambda2"]) for each in tried]
-    assert pairs == [(0.0, 0.1), (0.0, 5.0), (0.5, 0.1), (0.5, 5.0)]
-    best = max(tried, key=lambda each: each["score"])
-    loss = json.loads((tmp_path / "whole" / "manifest.json").read_text())["loss"]
-    assert (loss["lambda1"], loss["lambda2"]) == (best["lambda1"], best["lambda2"])
-
-    done: list[str] = []
-
-    def stop_in_third(update: ProgressUpdate) -> None:
-        if "(3/4)" in update.label and update.record.progress.step == 4:
-            signal.raise_signal(signal.SIGINT)
-
-    assert train(config, tmp_path / "cut", show=stop_in_third).interrupted
-    assert not (tmp_path / "cut" / CHECKPOINT).exists()
-    train(config, tmp_path / "cut", resume=True, show=lambda update: done.append(update.label))
-    assert {label[-5:] for label in done} == {"(3/4)", "(4/4)", ""}
-    assert_same_run(tmp_path / "cut", tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_search_does_not_reuse_another_configurations_scores(tmp_path: Path) -> None:
-    config = write_run_inputs(tmp_path, SEARCH)
-
-    def stop_in_second(update: ProgressUpdate) -> None:
-        if "(2/4)" in update.label:
-            signal.raise_signal(signal.SIGINT)
-
-    train(config, tmp_path / "run", show=stop_in_second)
-    config.write_text(SEARCH.replace("epochs = 3", "epochs = 2"))
-    labels: list[str] = []
-    train(config, tmp_path / "run", resume=True, show=lambda update: labels.append(update.label))
-    assert any("(1/4)" in label for label in labels)

@@ -102,9 +102,7 @@ def test_the_command_streams_parquet_and_writes_csv_too(
     run: Path, tables: dict[str, Path], tmp_path: Path
 ) -> None:
     for name in ("a.parquet", "b.csv"):
-        said = run_xvfl(
-            "predict", run, "--input", f"bank={tables['bank']}", "--output", tmp_path / name
-        )
+        said = run_xvfl("predict", run, f"bank={tables['bank']}", "--out", tmp_path / name)
         assert said.code == 0 and f"wrote {ROWS} rows" in said.out, said
     first, second = pd.read_parquet(tmp_path / "a.parquet"), pd.read_csv(tmp_path / "b.csv")
     assert first["id"].tolist() == second["id"].tolist()
@@ -116,9 +114,7 @@ def test_no_rows_make_a_file_without_rows(
 ) -> None:
     empty = tmp_path / "empty.parquet"
     pd.read_parquet(tables["bank"]).head(0).to_parquet(empty)
-    said = run_xvfl(
-        "predict", run, "--input", f"bank={empty}", "--output", tmp_path / "out.parquet"
-    )
+    said = run_xvfl("predict", run, f"bank={empty}", "--out", tmp_path / "out.parquet")
     assert said.code == 0, said
     found = pd.read_parquet(tmp_path / "out.parquet")
     assert len(found) == 0 and "proba_yes" in found
@@ -130,7 +126,7 @@ def test_repeated_ids_far_apart_are_refused_and_nothing_is_written(
     bank = pd.read_parquet(tables["bank"])
     pd.concat([bank, bank.iloc[[2]]]).to_parquet(tables["bank"])
     said = rejected_with(
-        "predict", run, "--input", f"bank={tables['bank']}", "--output", tmp_path / "out.parquet"
+        "predict", run, f"bank={tables['bank']}", "--out", tmp_path / "out.parquet"
     )
     assert "1 rows repeat an earlier id, first 'c002' in data row 401" in said
     assert not (tmp_path / "out.parquet").exists()
@@ -140,6 +136,6 @@ def test_repeated_ids_far_apart_are_refused_and_nothing_is_written(
 def test_a_damaged_file_is_named(run: Path, tables: dict[str, Path], tmp_path: Path) -> None:
     tables["bank"].write_bytes(b"PAR1 not really")
     said = rejected_with(
-        "predict", run, "--input", f"bank={tables['bank']}", "--output", tmp_path / "out.parquet"
+        "predict", run, f"bank={tables['bank']}", "--out", tmp_path / "out.parquet"
     )
     assert "cannot be read as Parquet" in said and str(tables["bank"]) in said

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.command_line import run_xvfl
+from tests.options import by_section
 from tests.small_tables import CONFIG, assert_same_run, interrupt_at, make_tables, train
 from xvfl import Images, XVFLClassifier
 from xvfl.errors import DataWarning
@@ -27,7 +28,7 @@ FEW = Y.where(HAS_LABEL)
 
 def small(**changes: Any) -> XVFLClassifier:
     sizes = {"embedding_dim": 8, "hidden_dim": 16, "epochs": 6, "device": "cpu", "verbose": False}
-    return XVFLClassifier(**{**sizes, **changes})
+    return XVFLClassifier(**by_section({**sizes, **changes}))
 
 
 @pytest.fixture(scope="module")

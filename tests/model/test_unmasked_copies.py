@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.options import by_section
 from xvfl import XVFLClassifier
 
 pytestmark = pytest.mark.usefixtures("limited_threads")
@@ -21,7 +22,7 @@ Y = (TABLES["bank"]["age"] + TABLES["shop"]["visits"] > 0).astype(int)
 
 def answers(y: pd.Series = Y, **options: Any) -> np.ndarray:
     sizes = {"embedding_dim": 8, "hidden_dim": 16, "epochs": 2, "device": "cpu", "verbose": False}
-    fitted = XVFLClassifier(**{**sizes, **options}).fit(TABLES, y)
+    fitted = XVFLClassifier(**by_section({**sizes, **options})).fit(TABLES, y)
     return fitted.predict_proba(TABLES).to_numpy()
 
 

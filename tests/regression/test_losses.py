@@ -19,7 +19,6 @@ from tests.federation.test_split import TOLERANCE, assert_equal, fused_gradients
 from tests.methods.branch_helpers import (
     assert_matches_twin,
     embed_rows,
-    make_two_branch_problem,
     weighted_mean,
 )
 from tests.options import resolved
@@ -31,7 +30,6 @@ from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
 from xvfl.methods import METHODS
 from xvfl.methods.build import build_method
-from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
 from xvfl.methods.members import Members
 from xvfl.methods.noisy_labels import NoisyLabels
@@ -114,33 +112,6 @@ def test_baselines_equal_slow_ones() -> None:
     assert_matches_twin(problem, Vanilla(ConcatHead(joint, k), TASK), expected)
 
 
-def test_students_of_numbers_equal_slow_ones() -> None:
-    k, share = 2, 0.3
-    rows = ["FF", "GF", "FP", "F-", "PP", "EF"]
-    problem = with_numbers(make_two_branch_problem([MIXED, NUMBERS], rows, seed=k))
-    own, (joint,) = heads(k), heads(1, k)
-    taught, alone = [], []
-    for row, E in zip(problem.twin_rows(), embed_rows(problem), strict=True):
-        teacher = joint(torch.cat([each[:D] for each in E]))
-        taught.append([twin.label_loss(teacher, row.y)] if all(row.full) else [])
-        terms = []
-        for i in range(k):
-            student = own[i](E[i][D:])
-            wrong = twin.label_loss(student, row.y)
-            distance = (student[0] - teacher.detach()[0]) ** 2
-            if all(row.full):
-                terms.append((1 - share) * wrong + share * distance)
-            elif row.full[i]:
-                terms.append(wrong)
-        alone.append(terms)
-    expected = {
-        "teacher": weighted_mean(problem, taught),
-        "students": weighted_mean(problem, alone),
-    }
-    method = IAVFL(ConcatHead(joint, k), nn.ModuleList(own), share, 2.0, TASK)
-    assert_matches_twin(problem, method, expected)
-
-
 def test_laser_predicts_the_mean_of_numbers() -> None:
     problem = with_numbers(make_problem([NUMBERS] * 4, ["FP-F"], seed=2))
     own = heads(4)
@@ -159,13 +130,12 @@ def test_laser_predicts_the_mean_of_numbers() -> None:
 def test_gradients_across_the_wire_are_the_fused_ones(
     name: str, kind: str, authority: Path
 ) -> None:
-    branches = METHODS[name].branches
-    made = with_numbers(make_federation(3, torch.float64, dropout=0.3, branches=branches))
+    made = with_numbers(make_federation(3, torch.float64, dropout=0.3))
     weight = 0.7 if name == "xvfl+" else 0.0
     method = make_small_method(made, name)
     expected = fused_gradients(made, method, weight)
     with open_transports(kind, made.names, make_endpoints(made, weight), authority) as found:
-        split = begin_run(found, made.names, settings_json(), branches)
+        split = begin_run(found, made.names, settings_json())
         assert_equal(split_gradients(made, method, split), expected, TOLERANCE[torch.float64])
 
 
@@ -256,7 +226,7 @@ def test_noise_on_numbers_has_the_given_deviation() -> None:
     torch.testing.assert_close(noisy, method.noisy_labels(problem.rows), equal_nan=True)
 
 
-def test_a_method_for_classes_rejects_numbers() -> None:
-    options = resolved(loss=LossConfig(method="fedcvt"))
-    with pytest.raises(ConfigError, match="'fedcvt' predicts classes only; for regression choose"):
+def test_a_method_for_classes_rejects_numbers(two_encoders: str) -> None:
+    options = resolved(loss=LossConfig(method=two_encoders))
+    with pytest.raises(ConfigError, match="predicts classes only; for regression choose"):
         build_method(2, TASK, False, options.net, options.loss, [0])

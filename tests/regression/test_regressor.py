@@ -182,9 +182,7 @@ def test_weights_warm_start_and_unlabeled_rows(model: XVFLRegressor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["xvfl", "vanilla", "standalone", "iavfl", "laser", "laser+mask"]
-)
+@pytest.mark.parametrize("method", ["xvfl", "vanilla", "standalone", "laser", "laser+mask"])
 def test_other_methods_predict_numbers(method: str) -> None:
     fitted = XVFLRegressor(**{**SMALL, "epochs": 15}, method=method).fit(TRAIN, Y_TRAIN)
     if method == "standalone":
@@ -204,9 +202,9 @@ def test_protected_labels(protection: str) -> None:
     assert fitted.fit(TRAIN, Y_TRAIN).score(TEST, Y) > 0.1
 
 
-def test_fedcvt_is_rejected() -> None:
+def test_a_method_for_classes_is_rejected(two_encoders: str) -> None:
     with pytest.raises(ConfigError, match="predicts classes only; for regression choose one of"):
-        XVFLRegressor(**SMALL, method="fedcvt").fit(TRAIN, Y_TRAIN)
+        XVFLRegressor(**SMALL, method=two_encoders).fit(TRAIN, Y_TRAIN)
 
 
 def test_labels_that_are_no_numbers_name_the_classifier() -> None:
@@ -248,7 +246,7 @@ def test_both_estimators_document_shared_parameters_alike() -> None:
     regressor, classifier = (
         inspect.signature(each.__init__).parameters for each in (XVFLRegressor, XVFLClassifier)
     )
-    only = {"class_weight", "threshold", "distillation_temperature"}
+    only = {"class_weight", "threshold"}
     assert set(classifier) - set(regressor) == only
     assert [name for name in classifier if name not in only] == list(regressor)
     documented = [dict(_entries(each.__doc__ or "")) for each in (XVFLRegressor, XVFLClassifier)]

@@ -83,13 +83,13 @@ def test_explanation_and_prediction_from_the_shell(run: Path) -> None:
     said = run_xvfl("explain", run, "--repeats", "1")
     assert said.code == 0 and "R² of 88 rows" in said.out
     tables = run.parent
-    inputs = [f"--input={name}={tables / name}.parquet" for name in TABLES]
+    inputs = [f"{name}={tables / name}.parquet" for name in TABLES]
     for mode in (
         ["--mode", "local", "--party", "lab"],
         ["--mode", "assisted", "--party", "lab"],
         [],
     ):
-        said = run_xvfl("predict", run, *inputs, *mode, "--output", run / "answers.csv")
+        said = run_xvfl("predict", run, *inputs, *mode, "--out", run / "answers.csv")
         assert said.code == 0, said.err
     answers = pd.read_csv(run / "answers.csv", index_col="id")
     assert list(answers) == ["prediction", "mode", "parties", "completed", "notes"]
@@ -140,7 +140,7 @@ def test_unlabeled_rows_train_from_disk_as_in_memory(tmp_path: Path) -> None:
         assert bool(batch.y[-221:].isnan().all()) and len(batch.weight.unique()) <= 3
 
 
-def test_configurations_that_do_not_fit(tmp_path: Path) -> None:
+def test_configurations_that_do_not_fit(tmp_path: Path, two_encoders: str) -> None:
     text = CONFIG.replace("DISK", "false")
     with pytest.raises(ConfigError, match="class_weight: expected 'none' with labels.task"):
         parse_config(text + 'class_weight = "balanced"\n', "run.toml")
@@ -150,7 +150,7 @@ def test_configurations_that_do_not_fit(tmp_path: Path) -> None:
     default = path.read_text()
     path.write_text(default + '[privacy]\nlabel_protection = "noise"\n')
     assert "bin the label into classes to audit" in rejected_with("audit", path, "--quick")
-    text = default.replace("[net]", '[loss]\nmethod = "fedcvt"\n[net]')
+    text = default.replace("[net]", f'[loss]\nmethod = "{two_encoders}"\n[net]')
     path.write_text(text)
     assert "predicts classes only" in rejected_with("train", path, "--out", tmp_path / "run")
 
@@ -168,7 +168,7 @@ def test_inspect_and_init_know_the_task(tmp_path: Path) -> None:
     assert "unknown task 'ranking'" in run_xvfl(*options, "--task", "ranking").err
     frame = describe({"clinic": table}, label="progression", task="regression")
     assert "correlation" in frame.loc[("clinic", "cents"), "warnings"]
-    tables = ("--party", "a=clinic.csv", "--party", "b=lab.csv", "--task", "regression")
+    tables = ("a=clinic.csv", "b=lab.csv", "--task", "regression")
     assert run_xvfl("init", tmp_path / "run.toml", *tables).code == 0
     assert _config(tmp_path / "run.toml").labels.task == "regression"
 
@@ -218,9 +218,8 @@ def test_a_federation_of_processes(tmp_path: Path) -> None:
     said = run_xvfl(
         "predict",
         tmp_path / "shop",
-        "--input",
         f"shop={tmp_path / 'shop.csv'}",
-        "--output",
+        "--out",
         answers,
     )
     assert said.code == 0, said.err

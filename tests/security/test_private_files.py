@@ -23,7 +23,8 @@ def mode(path: Path) -> int:
 def test_files_of_others_in_a_state_folder_are_left_alone(tmp_path: Path) -> None:
     """As with `state_dir = "."`, or with a folder that others use."""
     others = [tmp_path / "table.csv", tmp_path / ".git" / "config", tmp_path / "package.json"]
-    own = [tmp_path / "run.json", tmp_path / "prediction" / "requests-2026-01-01.jsonl"]
+    names = ("run.json", "log.jsonl.1.gz", "prediction/requests-2026-01-01.jsonl")
+    own = [tmp_path / name for name in names]
     for file in (*others, *own):
         file.parent.mkdir(exist_ok=True)
         file.write_text("{}")

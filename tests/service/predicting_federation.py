@@ -124,6 +124,7 @@ def write_federation(
     task: TaskKind = "classification",
     n_new: int = N_NEW,
     more: str = "",
+    hosts: Sequence[str] = (),
 ) -> None:
     """Write tables, certificates and configurations.
 
@@ -158,7 +159,7 @@ def write_federation(
             folder / f"{name}-new.csv", index=False
         )
     authority = create_authority(folder / "certs")
-    authority.issue("coordinator", hosts=("localhost", "127.0.0.1"))
+    authority.issue("coordinator", hosts=("localhost", "127.0.0.1", *hosts))
     for name in PARTIES:
         authority.issue(name)
     (folder / "coordinator.toml").write_text(
@@ -284,12 +285,22 @@ class Predicting:
             self.running[name].wait(60)
         with (self.folder / f"{name}.err").open("wb") as errors:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "xvfl", command, f"{name}.toml", *mode, *options],
+                self.on_machine(
+                    name, sys.executable, "-m", "xvfl", command, f"{name}.toml", *mode, *options
+                ),
                 cwd=self.folder,
-                env=ENVIRONMENT,
+                env=self.environment(name),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
+
+    def on_machine(self, name: str, *command: str) -> list[str]:
+        """Return the command that runs a command on a side's machine."""
+        return list(command)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables of a side's process."""
+        return ENVIRONMENT
 
     def event(self, state: str, kind: str, **values: object) -> dict[str, Any]:
         """Wait for an event in a log."""

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.command_line import rejected_with
+from tests.command_line import rejected_with, run_xvfl
 from tests.federation.split_helpers import InMemoryCheckpoints
 from tests.processes import free_port
 from tests.small_tables import SOURCE, make_tables
@@ -134,8 +134,15 @@ def test_three_processes_match_their_ids(federation: Path) -> None:
         "matching_started",
         "matched",
     ]
+    matched = [each for each in read_log(federation / "state") if each["event"] == "matched"]
+    assert [each["party"] for each in matched] == ["bank", "shop"]
     line = rejected_with("align", federation / "bank.toml")
     assert "bank/alignment.json: ids are matched already; add --again" in line
+    # The end of a matching without a party is in the log, too.
+    done = run_xvfl("align", federation / "coordinator.toml", "--wait", "0.2")
+    last = read_log(federation / "state")[-1]
+    assert last["event"] == "failed" and last["reason"] in done.err
+    assert last["exit_code"] == done.code == 2
 
 
 @pytest.mark.slow

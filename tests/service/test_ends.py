@@ -59,6 +59,15 @@ def test_events_that_cannot_be_written_make_a_process_unhealthy(tmp_path: Path) 
     assert "healthy" not in log.status() and log.status()["log_events_lost"] == 2
 
 
+def test_a_log_that_is_renamed_goes_on_in_a_new_file(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "bank", show=False)
+    log({"event": "started"})
+    log.path.rename(tmp_path / "log.jsonl.1")
+    log({"event": "epoch"})
+    assert [each["event"] for each in read_log(tmp_path)] == ["epoch"]
+    assert "healthy" not in log.status()
+
+
 def test_a_fatal_error_is_in_the_log(tmp_path: Path) -> None:
     write(tmp_path)
     for each in (tmp_path / "certs").glob("coordinator.crt"):

@@ -70,9 +70,7 @@ def test_numbers_equal_those_of_the_fused_model(tmp_path: Path) -> None:
     with Predicting(tmp_path).start(*PARTIES) as federation:
         answers = federation.predict(held).predictions
         at_bank = federation.predict(own, federation.event("bank", "prediction_endpoint")["port"])
-        said = run_xvfl(
-            "predict", "--federation", tmp_path / "coordinator.toml", "--output", output
-        )
+        said = run_xvfl("predict-federation", tmp_path / "coordinator.toml", "--out", output)
     for found, expected in ((answers, together), (at_bank.predictions, assisted)):
         numbers = [each["prediction"] for each in found]
         np.testing.assert_allclose(numbers, expected.values[:, 0], rtol=1e-5)
@@ -161,7 +159,7 @@ def _check_errors(federation: Predicting, held: list[str]) -> None:
 def _check_command(federation: Predicting) -> None:
     """The command predicts all ids of the configuration, or those of a table."""
     folder = federation.folder
-    given = ("predict", "--federation", str(folder / "coordinator.toml"), "--output")
+    given = ("predict-federation", str(folder / "coordinator.toml"), "--out")
     result = run_xvfl(*given, str(folder / "answers.csv"))
     assert result.code == 0 and "161 rows" in result.out, result
     frame = pd.read_csv(folder / "answers.csv").set_index("id")
@@ -170,8 +168,6 @@ def _check_command(federation: Predicting) -> None:
     frame.index[:3].to_frame(name="customer").to_csv(few, index=False)
     result = run_xvfl(*given, str(folder / "few-answers.csv"), "--ids", str(few))
     assert result.code == 0 and "3 rows" in result.out, result
-    result = run_xvfl(*given, str(folder / "x.csv"), "--mode", "local")
-    assert result.code == 2 and "--federation: expected only" in result.err
 
 
 @pytest.mark.slow

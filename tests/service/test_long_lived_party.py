@@ -97,13 +97,18 @@ class LongLived(Predicting):
         return found
 
 
-def add_party(folder: Path, name: str) -> None:
-    """Write tables and a certificate of a further party, and its name in the configuration."""
+def add_tables(folder: Path, name: str) -> None:
+    """Write tables of a further party."""
     rng = np.random.default_rng(11)
     for table, end in (("labels.csv", ""), ("new-ids.csv", "-new")):
         ids = pd.read_csv(folder / table)[["customer"]]
         ids = ids[ids["customer"] != "nobody"]
         ids.assign(x=rng.normal(size=len(ids))).to_csv(folder / f"{name}{end}.csv", index=False)
+
+
+def add_party(folder: Path, name: str) -> None:
+    """Write tables and a certificate of a further party, and its name in the configuration."""
+    add_tables(folder, name)
     open_authority(folder / "certs").issue(name)
     config = folder / "coordinator.toml"
     text = config.read_text().replace('"clinic"]', f'"clinic", "{name}"]', 1)

@@ -204,7 +204,7 @@ def test_members_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
     assert len(scores) >= 10 and max(scores) > scores[0]
     for name in PARTIES:
         out, table = tmp_path / f"{name}-answers.csv", str(tmp_path / f"{name}.csv")
-        said = run_xvfl("predict", tmp_path / name, "--input", f"{name}={table}", "--output", out)
+        said = run_xvfl("predict", tmp_path / name, f"{name}={table}", "--out", out)
         assert said.code == 0, said.err
         source = read_table(table, id_column="customer", party=name)
         expected = model.predict({name: source}, "local", name).frame()

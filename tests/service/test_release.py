@@ -115,11 +115,10 @@ def test_no_key_to_check_with(tmp_path: Path) -> None:
         verify_release(released(tmp_path), tmp_path / "missing.pub")
 
 
-@pytest.mark.parametrize("method", ["vanilla", "iavfl", "fedcvt"])
-def test_heads_that_no_party_could_use_alone_are_not_promised(method: str) -> None:
+def test_heads_that_no_party_could_use_alone_are_not_promised() -> None:
     with pytest.raises(ConfigError, match="no party can use it alone"):
-        check_releasable(LossConfig(method=method), ["shop"])  # type: ignore[arg-type]
-    check_releasable(LossConfig(method=method), [])  # type: ignore[arg-type]
+        check_releasable(LossConfig(method="vanilla"), ["shop"])
+    check_releasable(LossConfig(method="vanilla"), [])
 
 
 def trained_heads(model: Model) -> TrainedHeads:

@@ -62,16 +62,14 @@ class Machines:
         """Predict at the party."""
         out = self.shop / "answers.csv"
         table = f"shop={self.shop / 'shop.csv'}"
-        done = run_xvfl("predict", self.shop / "shop", "--input", table, "--output", out)
+        done = run_xvfl("predict", self.shop / "shop", table, "--out", out)
         assert done.code == 0, done.err
         return pd.read_csv(out)
 
     def prediction_error(self) -> str:
         """Return why the party cannot predict."""
         table = f"shop={self.shop / 'shop.csv'}"
-        return rejected_with(
-            "predict", self.shop / "shop", "--input", table, "--output", self.shop / "none.csv"
-        )
+        return rejected_with("predict", self.shop / "shop", table, "--out", self.shop / "none.csv")
 
 
 def test_release_revoke_and_replace(tmp_path: Path) -> None:
@@ -85,8 +83,8 @@ def test_release_revoke_and_replace(tmp_path: Path) -> None:
     assert done.code == FINISHED_WITHOUT, done.err
     assert "bank: release" in done.out and "shop.release" in done.out
     assert done.err.splitlines()[-1].startswith("not delivered yet: shop; run this command")
-    bank = (machines.main / "main/bank", "--input", f"bank={machines.main / 'bank.csv'}")
-    assert run_xvfl("predict", *bank, "--output", tmp_path / "bank.csv").code == 0
+    bank = (machines.main / "main/bank", f"bank={machines.main / 'bank.csv'}")
+    assert run_xvfl("predict", *bank, "--out", tmp_path / "bank.csv").code == 0
     first = tmp_path / "first.release"
     shutil.copy(machines.file, first)
 

@@ -209,9 +209,7 @@ def test_no_side_has_the_others_files(finished: Path) -> None:
 
 def test_a_released_party_predicts_alone(finished: Path) -> None:
     out = finished / "answers.csv"
-    said = run_xvfl(
-        "predict", finished / "shop", "--input", f"shop={finished / 'shop.csv'}", "--output", out
-    )
+    said = run_xvfl("predict", finished / "shop", f"shop={finished / 'shop.csv'}", "--out", out)
     assert said.code == 0, said.err
     answers = pd.read_csv(out)
     assert len(answers) == 210 and set(answers["mode"]) == {"local"}
@@ -221,7 +219,7 @@ def test_a_released_party_predicts_alone(finished: Path) -> None:
 
 
 def test_an_unreleased_party_says_so(finished: Path) -> None:
-    bank = ("--input", f"bank={finished / 'bank.csv'}", "--output", finished / "no.csv")
+    bank = (f"bank={finished / 'bank.csv'}", "--out", finished / "no.csv")
     assert "no head was released to this party" in rejected_with(
         "predict", finished / "main/bank", *bank
     )

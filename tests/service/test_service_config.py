@@ -52,20 +52,3 @@ def test_members_are_rejected_with_differential_privacy(tmp_path: Path) -> None:
     config = read(tmp_path, "[net]\nmembers = 2\n[privacy]\nepsilon = 1.0")
     with pytest.raises(ConfigError, match="members: expected 1 with .*got 2"):
         CoordinatorService(config, show=False)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('release = ["shop"]', "'release': renamed to 'release_to' in 0.2"),
-        ("[waiting]\nleast = 1.0", "'waiting': renamed to 'timeouts' in 0.2"),
-        ("[timeouts]\nparties = 1.0", "'parties': renamed to 'join' in 0.2"),
-        (
-            '[local_party]\nname = "bank"\ntable = "bank.csv"\nid = "customer"',
-            "'id': renamed to 'id_column' in 0.2",
-        ),
-    ],
-)
-def test_a_renamed_key_names_the_new_one(line: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read(tmp_path, line)

@@ -64,7 +64,6 @@ def test_a_party_with_narrower_embeddings_predicts_with_a_released_head(
     ("net", "loss", "privacy", "text"),
     [
         (NetConfig(members=2), LossConfig(), AUTO, "set `heads`"),
-        (NetConfig(), LossConfig(method="iavfl"), AUTO, "upload the embeddings of one"),
         (NetConfig(), LossConfig(), PrivacyConfig(epsilon=1.0), "each party sets `epsilon`"),
     ],
 )
@@ -73,3 +72,8 @@ def test_options_that_uploads_do_not_allow(
 ) -> None:
     with pytest.raises(ConfigError, match=text):
         check_head_options(net, loss, privacy)
+
+
+def test_methods_with_two_encoders_are_rejected(two_encoders: str) -> None:
+    with pytest.raises(ConfigError, match="upload the embeddings of one"):
+        check_head_options(NetConfig(), LossConfig(method=two_encoders), AUTO)

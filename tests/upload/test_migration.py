@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -105,23 +105,29 @@ class Federation:
     ) -> "Iterator[dict[str, subprocess.Popen[str]]]":
         """Start the coordinator and the parties; kill what still runs at the end."""
         running: dict[str, subprocess.Popen[str]] = {}
-        try:
+        with ExitStack() as stack:
             for name in ("coordinator", *PARTIES):
-                command = "party" if name in PARTIES else name
                 once = ("--once",) if "--serve" not in options and self.python == NEW else ()
                 more = (*options, *(once if name in PARTIES else coordinator))
-                with (self.folder / f"{name}.err").open("w") as errors:
-                    running[name] = subprocess.Popen(
-                        [*self.python, "-m", "xvfl", command, f"{name}.toml", *more],
-                        **self._options(),
-                        stdout=subprocess.DEVNULL,
-                        stderr=errors,
-                    )
+                running[name] = stack.enter_context(self.process(name, *more))
+            yield running
+
+    @contextmanager
+    def process(self, name: str, *options: str) -> "Iterator[subprocess.Popen[str]]":
+        """Start a side; kill it at the end."""
+        command = "party" if name in PARTIES else name
+        with (self.folder / f"{name}.err").open("w") as errors:
+            running = subprocess.Popen(
+                [*self.python, "-m", "xvfl", command, f"{name}.toml", *options],
+                **self._options(),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+        try:
             yield running
         finally:
-            for process in running.values():
-                process.kill()
-                process.wait()
+            running.kill()
+            running.wait()
 
     def train(self, *coordinator: str) -> None:
         """Train until all processes have finished."""
@@ -147,7 +153,7 @@ class Federation:
 
     def _predict(self, name: str) -> pd.DataFrame:
         out = self.folder / f"{name}-answers.csv"
-        said = run_xvfl("predict", "--federation", self.folder / f"{name}.toml", "--output", out)
+        said = run_xvfl("predict-federation", self.folder / f"{name}.toml", "--out", out)
         assert said.code == 0, said.err
         return read_answers(out)
 
@@ -259,7 +265,7 @@ def test_a_released_head_predicts_locally_and_its_exported_bundle_is_served(
 ) -> None:
     said = run_xvfl(
         *("predict", old.folder / "bank", "--mode", "local", "--party", "bank"),
-        *("--input", f"bank={old.folder / 'bank-new.csv'}", "--output", tmp_path / "local.csv"),
+        *(f"bank={old.folder / 'bank-new.csv'}", "--out", tmp_path / "local.csv"),
     )
     assert said.code == 0, said.err
     assert_equal(read_answers(tmp_path / "local.csv"), old.local)
@@ -274,6 +280,36 @@ def test_a_released_head_predicts_locally_and_its_exported_bundle_is_served(
             assert found["probabilities"]["yes"] == pytest.approx(
                 expected["proba_yes"], abs=TOLERANCE
             )
+
+
+def test_sides_of_different_versions_name_the_one_to_update(old: Old, tmp_path: Path) -> None:
+    command = "pip install --upgrade 'xvfl[federated]>=0.4'"
+    new = old.copy(tmp_path / "new")
+    # A coordinator of this version, and a party of 0.3.
+    with new.process("coordinator", "--serve"):
+        before = Federation(new.folder, (str(SCRIPT), OLD))
+        with before.process("bank", "--serve") as party:
+            assert party.wait(WAIT_S) == 2
+        assert command in (new.folder / "bank.err").read_text()
+        rejected = wait_for_event(new.folder / "main", "connection_rejected")
+        assert rejected["party"] == "bank" and command in rejected["reason"]
+    # A coordinator of 0.3, and a party of this version, which waits for its update.
+    before = Federation(old.copy(tmp_path / "old").folder, (str(SCRIPT), OLD))
+    after = Federation(before.folder)
+    with before.process("coordinator", "--serve"), after.process("bank") as party:
+        assert command in wait_for_event(after.folder / "bank", "not_connected")["reason"]
+        assert party.poll() is None
+
+
+def wait_for_event(folder: Path, kind: str) -> dict[str, Any]:
+    """Wait for an event in a log; the last one of its kind."""
+    until = time.monotonic() + WAIT_S
+    while True:
+        for event in reversed(read_log(folder)):
+            if event["event"] == kind:
+                return event
+        assert time.monotonic() < until, read_log(folder)
+        time.sleep(0.1)
 
 
 def test_a_start_without_retrain_names_the_commands(old: Old, tmp_path: Path) -> None:

@@ -195,12 +195,11 @@ def test_methods_with_one_embedding_train_on_uploads(
     assert {line.mode for line in outcome.evaluation.lines if line.metrics} == modes
 
 
-@pytest.mark.parametrize("method", ["iavfl", "fedcvt"])
-def test_methods_with_several_embeddings_are_refused(
-    federation: LocalFederation, method: str
+def test_methods_with_two_encoders_are_refused(
+    federation: LocalFederation, two_encoders: str
 ) -> None:
     with pytest.raises(ConfigError, match="label_protection"):
-        federation.run(loss=LossConfig(method=method))
+        federation.run(loss=LossConfig(method=two_encoders))
 
 
 def test_a_failed_encoder_is_reported_without_its_details(tmp_path: Path) -> None:

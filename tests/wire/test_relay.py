@@ -11,6 +11,7 @@ from tests.wire.transport_helpers import wait_until
 from xvfl.errors import PartyError, RunError
 from xvfl.relay import SOCKET, borrow_connections, lend_connections
 from xvfl.wire.messages import AskUpload, Done, Hello, Message
+from xvfl.wire.protocol import NEWEST
 from xvfl.wire.request_ids import next_request_id
 
 HELLO = Hello(0, "instance", False, 3, "", "")
@@ -92,3 +93,17 @@ def test_without_a_process_that_listens_there_are_none(deep: Path) -> None:
     (deep / SOCKET).touch()
     with borrow_connections(deep, ["shop"]) as lent:
         assert lent is None
+
+
+def test_a_request_of_another_version_of_the_protocol_is_refused_with_the_command(
+    deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that listens was started before an update."""
+    listening = Listening()
+    with lend_connections(deep, listening), borrow_connections(deep, ["shop"]) as lent:
+        assert lent is not None
+        monkeypatch.setattr("xvfl.relay.NEWEST", NEWEST + 1)
+        reply = lent["shop"].request(AskUpload(next_request_id()))
+        with pytest.raises(PartyError, match="no common protocol version.*pip install"):
+            reply.result(60)
+    assert listening.transports["shop"].asked == []

@@ -18,7 +18,6 @@ from xvfl import maths
 from xvfl.config import NetConfig
 from xvfl.errors import ConfigError
 from xvfl.federation.fused import FusedFederation
-from xvfl.methods import METHODS
 from xvfl.training.loop import Trainer
 from xvfl_lab.bench import bare, floor, gpu, grid, reference
 from xvfl_lab.bench.outcome import Claim, Outcome
@@ -30,6 +29,7 @@ from xvfl_lab.experiments.execute import execute, load_from
 from xvfl_lab.experiments.run_store import RunStore
 from xvfl_lab.experiments.runner import Result
 from xvfl_lab.experiments.stacked_runs import RunConfig
+from xvfl_lab.methods import METHODS
 from xvfl_lab.task import save_task
 
 

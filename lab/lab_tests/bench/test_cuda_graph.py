@@ -19,7 +19,6 @@ from tests.small_tables import CONFIG, train, write_run_inputs
 from xvfl.config import EncoderConfig, NetConfig
 from xvfl.federation.upload.encoder_net import build_encoder
 from xvfl.federation.upload.encoder_training import EncoderTraining
-from xvfl.methods import METHODS
 from xvfl.model import fitting as training
 from xvfl.model.custom_nets import CustomNets
 from xvfl.model.fitting import can_capture
@@ -31,6 +30,7 @@ from xvfl_lab.bench.disk import on_disk
 from xvfl_lab.bench.gpu import configs, random_table
 from xvfl_lab.bench.shapes import config
 from xvfl_lab.experiments.stacked_runs import StackedRuns
+from xvfl_lab.methods import METHODS
 
 CPU = torch.device("cpu")
 

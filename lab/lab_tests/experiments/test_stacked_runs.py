@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from xvfl.config import LossConfig, NetConfig, TrainConfig
-from xvfl.methods import METHODS
 from xvfl.methods.pooling import decision_weights
 from xvfl.primitives.layout import Feature, Layout
 from xvfl.training.predict import logits
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments.runner import Result, run_many
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
+from xvfl_lab.methods import METHODS
 from xvfl_lab.task import Task
 
 LAYOUTS = {

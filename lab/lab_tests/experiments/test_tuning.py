@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from xvfl.config import LAMBDA_RANGES
 from xvfl_lab.datasets.digits import digits
 from xvfl_lab.experiments import tuning
-from xvfl_lab.experiments.claims import BASELINES, PAPER, Evidence
+from xvfl_lab.experiments.claims import BASELINES, LAMBDA_RANGES, PAPER, Evidence
 from xvfl_lab.experiments.figures import OURS, Job
 from xvfl_lab.experiments.plot_tuning import plot
 from xvfl_lab.experiments.results_pages import _tuning_text

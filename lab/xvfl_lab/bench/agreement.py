@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 
 from xvfl.config import NetConfig, TrainConfig
-from xvfl.methods import METHODS
 from xvfl.training.loop import Trainer
 from xvfl_lab.bench.disk import on_disk
 from xvfl_lab.bench.gpu import configs, random_images, random_table
@@ -18,6 +17,7 @@ from xvfl_lab.bench.outcome import Claim, Line, Outcome
 from xvfl_lab.bench.sections import Plan
 from xvfl_lab.bench.shapes import config
 from xvfl_lab.experiments.stacked_runs import RunConfig, StackedRuns
+from xvfl_lab.methods import METHODS
 from xvfl_lab.task import Task
 
 STEPS, BATCH, RUNS = 8, 50, 3

@@ -3,7 +3,7 @@
 import typer
 
 from xvfl.cli.main import run
-from xvfl_lab.cli import bench_command, data_command, reproduce_command
+from xvfl_lab.cli import bench_command, data_command, digits_command, reproduce_command
 
 app = typer.Typer(
     help="Experiments, benchmarks and data sets of xvfl.",
@@ -13,6 +13,7 @@ app = typer.Typer(
 )
 app.command()(reproduce_command.reproduce)
 app.command()(bench_command.bench)
+app.command()(digits_command.digits)
 app.add_typer(data_command.app, name="data")
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xvfl.config import LAMBDA_RANGES
 from xvfl_lab.experiments.compare import Difference, Way, difference, holm, mean, values
 from xvfl_lab.experiments.figure_tables import COMPARED, markdown_table, metric_of, points
 from xvfl_lab.experiments.figures import FULL, OURS, four_parties, missing_rates
@@ -30,6 +29,15 @@ OTHERS = ("laser", "laser+mask", OURS)
 METHODS = (PAPER, *BASELINES, *OTHERS)
 GRADES = ("reproduced", "largely reproduced", "partly reproduced", "not reproduced", "open")
 REPRODUCED, LARGELY, PARTLY, NOT, OPEN = GRADES
+LAMBDA_RANGES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "cifar10": ((0.01, 0.02, 0.05, 0.1, 0.2, 0.5), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)),
+    "tinyimagenet": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
+    "utkface": ((1, 2, 5, 10, 20), (5e-4, 1e-3, 2e-3, 5e-3)),
+    "mimic3": ((5e-4, 1e-3, 2e-3, 5e-3, 1e-2), (0.02, 0.05, 0.1)),
+    "bank": ((1e-4, 2e-4, 5e-4, 1e-3), (5e-5, 1e-4, 2e-4, 5e-4)),
+    "avazu": ((1e-4, 2e-4, 5e-4, 1e-3), (1e-5, 2e-5, 5e-5, 1e-4, 2e-4)),
+}
+"""Ranges of λ₁ and λ₂ in the paper, by data set (tab:lambda_values)."""
 PAPER_RANGES = {"physionet2012": "mimic3", "tinyimagenet5": "tinyimagenet"}
 """Data sets that the paper's table of λ lists under another name; PhysioNet stands in for MIMIC."""
 READINGS = (*COMPARED[:2], *(f"{mode}, all pairs" for mode in COMPARED[:2]), COMPARED[2])

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from xvfl.config import LossConfig, NetConfig, TrainConfig
+from xvfl.config import AUTO, LossConfig, NetConfig, TrainConfig
 from xvfl.errors import ConfigError
-from xvfl.methods import METHODS
 from xvfl_lab.experiments.stacked_runs import RunConfig
+from xvfl_lab.methods import METHODS
 from xvfl_lab.scenarios import KINDS, Kind
 
 SOME_RATES = (0.0, 0.5, 0.9, 1.0)
@@ -261,7 +261,7 @@ def make_jobs(
         epochs=budget.epochs, batch_size=budget.batch_size, optimizer="adamw", patience=0
     )
     train = replace(train, learning_rate=budget.learning_rate, precision=budget.precision)
-    interval = STORED_INTERVAL if budget.net.members > 1 else 0
+    interval = STORED_INTERVAL if (budget.net.members or 1) > 1 else AUTO
     train = replace(train, image_shift=budget.image_shift, completion_interval=interval)
     shared = RunConfig("", 0.0, 0, overlap, budget.net, weights=budget.weights, kind=kind)
     shared = replace(shared, train=train, imbalance=imbalance)

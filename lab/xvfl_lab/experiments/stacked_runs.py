@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+import xvfl_lab.methods  # noqa: F401 - registers the lab's methods
 from xvfl import maths
 from xvfl.config import (
     NO_PROTECTION,

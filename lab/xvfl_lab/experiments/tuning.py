@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from xvfl.config import LAMBDA_RANGES
 from xvfl_lab.datasets.digits import digits
-from xvfl_lab.experiments.claims import BASELINES, PAPER, PAPER_RANGES
+from xvfl_lab.experiments.claims import BASELINES, LAMBDA_RANGES, PAPER, PAPER_RANGES
 from xvfl_lab.experiments.dispatch import Group, Load, groups, task_of
 from xvfl_lab.experiments.figure_cache import FigureData, Progress, cached_figure, cached_part
 from xvfl_lab.experiments.figure_tables import COMPARED, metric_of

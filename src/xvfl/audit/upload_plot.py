@@ -1,11 +1,11 @@
 """Plot of an audit of an upload: accuracy against recovery; matplotlib is imported when drawn."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from xvfl.audit.sweep import DialResult
 from xvfl.audit.upload_audit import NOTHING_KNOWN, UploadResult, recovery
+from xvfl.model.report.charts import BAD, GOOD, INK, NEUTRAL, new_figure, plain_axis, png
 
 PANELS = {
     "no row known": NOTHING_KNOWN,
@@ -13,12 +13,12 @@ PANELS = {
     "200 rows known": ("decoder, 200 rows",),
 }
 COLORS = {
-    "configured": "#1b7f5c",
-    "0.3.0": "#c8452f",
+    "configured": GOOD,
+    "0.3.0": BAD,
     "copies": "#2f6db3",
     "width": "#8e5ea2",
     "skip": "#b0772a",
-    "rotation": "#1d2733",
+    "rotation": INK,
     "projection": "#7a8794",
     "noise": "#e0a030",
     "levels": "#3a9aa8",
@@ -30,33 +30,29 @@ MARKERS = "os^vP*"
 
 def upload_plot(result: UploadResult) -> bytes:
     """Plot accuracy against recovery for every setting, as a PNG; without labels recovery alone."""
-    from matplotlib.figure import Figure
-
     panels = {
         title: attacks
         for title, attacks in PANELS.items()
         if recovery(result.configured, attacks) is not None
     }
-    figure = Figure(figsize=(3.4 * len(panels) + 2.0, 4.2), layout="constrained")
+    figure = new_figure(3.4 * len(panels) + 2.0, 4.2)
     axes = figure.subplots(1, max(len(panels), 1), sharey=True, squeeze=False)[0]
     mode = next(reversed(result.configured.accuracy), None)
     for axis, (title, attacks) in zip(axes, panels.items(), strict=False):
         _draw_panel(axis, _points(result.results, attacks, mode))
         found = recovery(result.configured, attacks)
         if found is not None:
-            axis.axvline(found.control, color="#8a97a3", linestyle=":", label="chance")
+            axis.axvline(found.control, color=NEUTRAL, linestyle=":", label="chance")
         axis.set(title=title, xlabel="recovery of columns", xlim=(0, 1.03))
         axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        plain_axis(axis)
     name = "R²" if result.about["task"] == "regression" else "AUROC"
     axes[0].set_ylabel(f"{mode} {name}" if mode else "")
     if mode is None:
         axes[0].set_yticks([])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    return buffer.getvalue()
+    return png(figure)
 
 
 def _draw_panel(axis: Any, points: Sequence[tuple[str, float, float | None]]) -> None:
@@ -69,7 +65,7 @@ def _draw_panel(axis: Any, points: Sequence[tuple[str, float, float | None]]) ->
         axis.scatter(
             [x],
             [-place if y is None else y],
-            c=COLORS.get(family, "#8a97a3"),
+            c=COLORS.get(family, NEUTRAL),
             s=60 if first else 36,
             marker="D" if first else MARKERS[number % len(MARKERS)],
             label=dial,

@@ -36,11 +36,12 @@ coordinator = "{address}"
 table = "TABLE.parquet"           # your table: .csv, .csv.gz, .parquet, .xlsx
 id_column = "ID"                  # its column of ids
 state_dir = "{name}-state"
+status_address = "127.0.0.1:8480"
 revocation_list = "ca.crl"
 {release_key}
 [tls]
 ca_certificate = "ca.crt"
-certificate = "{name}.crt"        # from the authority: `xvfl certs request {name}`
+certificate = "{name}.crt"        # from the authority, which signs {name}.csr
 private_key = "{name}.key"
 
 [matching]
@@ -49,6 +50,11 @@ max_ids = 10_000_000              # the number of ids that you agreed on
 [upload]
 purpose = ""                      # what the upload may be used for
 expires = ""                      # last day of use, YYYY-MM-DD
+
+# The rows that may be predicted, with the columns of the table; see the page "Predict with the
+# federation". Delete the section if nothing is predicted together.
+[prediction]
+table = "NEW.parquet"
 """
 """Template of a party's configuration. It is not part of the kit: nobody else chooses its keys."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xvfl.cli.ends import logged_end
 from xvfl.cli.extras import require_extra
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def align(
 
     loaded = load_config(config)
     if isinstance(loaded, CoordinatorConfig):
-        _align_coordinator(loaded, party, wait)
+        with logged_end(loaded.state_dir):
+            _align_coordinator(loaded, party, wait)
     else:
         _align_party(loaded, wait, again)
 

@@ -69,7 +69,7 @@ def audit(
     xvfl audit party.toml --out audit
     """
     from xvfl.audit.sweep import UploadScenario
-    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib
+    from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib
 
     scenario = _load(path, min(rows, QUICK_ROWS) if quick else rows, label, quick)
     try:

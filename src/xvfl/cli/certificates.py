@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -10,6 +10,9 @@ from rich.table import Table
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import print_table
 from xvfl.errors import CertificateError, InputError
+
+if TYPE_CHECKING:
+    from xvfl.certs import Authority
 
 app = typer.Typer(
     help="Create signing requests, and certificates of a small authority in a folder.\n\n"
@@ -24,20 +27,44 @@ CERTS = Path("certs")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")] = CERTS,
     days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 5 * 365,
+    address: Annotated[
+        str | None,
+        typer.Option("--coordinator", help="HOST:PORT at which parties reach the coordinator."),
+    ] = None,
+    party: Annotated[
+        list[str] | None, typer.Option(help="Name of a party; may be repeated.")
+    ] = None,
 ) -> None:
-    """Create a certificate authority.
+    """Create a certificate authority, and with --coordinator the files of a new federation.
 
-    Give ca.crt and ca.crl to the coordinator and every party. Keep ca.key secret.
+    These are the coordinator's certificate and key in DIR, and beside DIR its configuration to
+    fill in, coordinator.toml, and an enrolment kit for each party, PARTY.kit. Use it if the
+    coordinator's organization runs the authority. Keep ca.key secret.
+
+    xvfl certs init certs --coordinator fl.example.org:8443 --party bank --party shop
+
+    Without --coordinator, give ca.crt and ca.crl to the coordinator and every party.
 
     xvfl certs init certs
     """
     with require_extra("federated"):
         from xvfl.certs import create_authority
+        from xvfl.certs.first_files import write_federation
 
-    authority = create_authority(folder, days)
-    ends = authority.certificate.not_valid_after_utc
-    print(f"created an authority in {folder}, valid until {ends:%Y-%m-%d}")
-    print(f"next: xvfl certs issue coordinator --dir {folder} --host localhost --host 127.0.0.1")
+    if (address is None) != (not party):
+        raise InputError("expected --coordinator and at least one --party, or neither")
+    if address is None or not party:
+        _print_authority(create_authority(folder, days))
+        hosts = "--host localhost --host 127.0.0.1"
+        print(f"next: xvfl certs issue coordinator --dir {folder} {hosts}")
+        return
+    authority, kits, config = write_federation(folder, days, address, party)
+    _print_authority(authority)
+    print(f"created {config}: fill it in")
+    for path, made in kits:
+        print(f"created {path}: send it to {made.party}, and in another way its fingerprint:")
+        print(made.fingerprint)
+    print(f"next: sign the requests of the parties: xvfl certs sign *.csr --dir {folder}")
 
 
 @app.command()
@@ -98,16 +125,16 @@ def request(
         from xvfl.certs.release_key import create_release_pair, release_pair
 
     made = create_request(folder, name, host or ())
-    print(f"created {folder / name}.key: it stays here; nobody else needs it")
-    print(f"created {folder / name}.csr: send it to the authority")
-    print(f"fingerprint of the key: {made.fingerprint}")
+    _print_request(folder / name, made.fingerprint)
     if host:
         _print_release_pair(create_release_pair(folder, name), release_pair(folder, name))
 
 
 @app.command()
 def sign(
-    request: Annotated[Path, typer.Argument(help="The signing request (PEM).")],
+    requests: Annotated[
+        list[Path], typer.Argument(metavar="REQUEST...", help="The signing requests (PEM).")
+    ],
     folder: AuthorityFolder = CERTS,
     host: Annotated[
         list[str] | None,
@@ -123,25 +150,32 @@ def sign(
         typer.Option(help="File of the certificate; by default beside the request, as .crt."),
     ] = None,
 ) -> None:
-    """Sign a request of `xvfl certs request`, or of another tool, and write the certificate.
+    """Sign requests of `xvfl certs request`, or of other tools, and write the certificates.
 
     The name is that of the request: check that it is its owner's. Hosts are those given here,
-    whatever the request asks for, so that no party gets the certificate of a server.
+    whatever the request asks for, so that no party gets the certificate of a server. --host,
+    --fingerprint and --out are for a single request.
 
-    xvfl certs sign bank.csr
+    xvfl certs sign bank.csr --fingerprint 3f8a…
+
+    xvfl certs sign bank.csr shop.csr
     """
     with require_extra("federated"):
         from xvfl.certs import open_authority, read_request
 
-    read = read_request(request)
-    _check_fingerprint(request, fingerprint, read.fingerprint)
-    path = request.with_suffix(".crt") if out is None else out
-    issued = open_authority(folder).sign(read, path, host or (), days)
-    if fingerprint is None:
-        print(f"signed for {read.name}; ask them to confirm the fingerprint of their key:")
-        print(read.fingerprint)
-    print(f"created {path}, valid until {issued.ends[:10]}, serial {issued.serial}")
-    print(f"send it to {read.name} with {folder / 'ca.crt'}; neither is secret")
+    if len(requests) > 1 and (host or fingerprint or out):
+        raise InputError("--host, --fingerprint, --out: expected one request")
+    read = [(each, read_request(each)) for each in requests]
+    authority = open_authority(folder)
+    for file, asked in read:
+        _check_fingerprint(file, fingerprint, asked.fingerprint)
+        path = file.with_suffix(".crt") if out is None else out
+        issued = authority.sign(asked, path, host or (), days)
+        if fingerprint is None:
+            print(f"signed for {asked.name}; ask them to confirm the fingerprint of their key:")
+            print(asked.fingerprint)
+        print(f"created {path}, valid until {issued.ends[:10]}, serial {issued.serial}")
+        print(f"send it to {asked.name} with {folder / 'ca.crt'}; neither is secret")
 
 
 @app.command()
@@ -222,11 +256,16 @@ def unpack(
         typer.Option(help="Fingerprint of the kit that its sender has told; refuse another one."),
     ] = None,
 ) -> None:
-    """Check an enrolment kit and write its files, with a template of the party's configuration.
+    """Check an enrolment kit and write its files, a configuration to fill in, and a key.
+
+    The key stays on this machine. Send PARTY.csr to the operator of the authority, as after
+    `xvfl certs request`, and put the certificate that comes back beside the key. A key that is
+    there already is kept.
 
     xvfl certs unpack shop.kit --fingerprint 9c41…
     """
     with require_extra("federated"):
+        from xvfl.certs import create_request
         from xvfl.certs.kit import read_kit, unpack_kit
 
     read = read_kit(path)
@@ -239,7 +278,9 @@ def unpack(
     if fingerprint is None:
         print("ask the sender to confirm the fingerprint of the kit before you use it:")
         print(read.fingerprint)
-    print(f"next: xvfl certs request {read.party} --dir {folder}")
+    if not (folder / f"{read.party}.key").exists():
+        _print_request(folder / read.party, create_request(folder, read.party).fingerprint)
+    print(f"next: fill in {folder / read.party}.toml")
 
 
 @app.command()
@@ -270,6 +311,17 @@ def _check_fingerprint(path: Path, expected: str | None, found: str) -> None:
             f"{path}: expected the fingerprint {expected}, got {found}; ask its sender for the "
             "file again"
         )
+
+
+def _print_authority(authority: "Authority") -> None:
+    ends = authority.certificate.not_valid_after_utc
+    print(f"created an authority in {authority.folder}, valid until {ends:%Y-%m-%d}")
+
+
+def _print_request(path: Path, fingerprint: str) -> None:
+    print(f"created {path}.key: it stays here; nobody else needs it")
+    print(f"created {path}.csr: send it to the authority")
+    print(f"fingerprint of the key: {fingerprint}")
 
 
 def _print_release_pair(written: list[Path], pair: tuple[Path, Path]) -> None:

@@ -73,6 +73,8 @@ def _coordinator(config: "CoordinatorConfig") -> Iterator[Found]:
             )
         ),
     )
+    if (prediction := config.prediction) is not None:
+        yield _ids("prediction.ids", prediction.ids, prediction.id_column or labels.id_column)
     yield from _certificates(config.tls, config.revocation_list)
     if key is not None:
         yield _try("signing_key", lambda: _read_key(Path(key)))
@@ -82,13 +84,9 @@ def _coordinator(config: "CoordinatorConfig") -> Iterator[Found]:
 
 
 def _party(config: "PartyProcessConfig") -> Iterator[Found]:
-    from xvfl.data.sources import source_ids
-    from xvfl.model.workflow import read_source
-
-    yield _try(
-        "table",
-        lambda: _count(len(source_ids(read_source(config.table, config.id_column, "table")))),
-    )
+    yield _rows("table", config.table, config.id_column)
+    if config.prediction is not None:
+        yield _rows("prediction.table", config.prediction.table, config.id_column)
     yield from _certificates(config.tls, config.revocation_list)
     if config.release_key is None:
         text = "not given: a released head is refused; use the coordinator's NAME.release.pub"
@@ -231,6 +229,19 @@ def _try(what: str, action: Callable[[], str | tuple[str, str]]) -> Found:
     except (XVFLError, OSError) as error:
         return what, FAILED, str(error)
     return (what, *result) if isinstance(result, tuple) else (what, OK, result)
+
+
+def _rows(option: str, table: str, id_column: str | None) -> Found:
+    from xvfl.data.sources import source_ids
+    from xvfl.model.workflow import read_source
+
+    return _try(option, lambda: _count(len(source_ids(read_source(table, id_column, option)))))
+
+
+def _ids(option: str, table: str, id_column: str | None) -> Found:
+    from xvfl.data.frames import read_frame
+
+    return _try(option, lambda: _count(len(read_frame(table, id_column, "ids"))))
 
 
 def _count(rows: int) -> str:

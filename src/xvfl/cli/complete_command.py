@@ -50,7 +50,7 @@ def complete(
 
     options = CompleteOptions(tuple(party or ()), level, draws, id, format)
     with work_bar("completing") as report:
-        files = complete_run(RunDir(run), name_tables(tables, "tables"), out, options, report)
+        files = complete_run(RunDir(run), name_tables(tables), out, options, report)
     for each in files:
         names = ", ".join(path.name for path in each.paths)
         print(f"{each.party}: filled {each.cells:,} cells in {each.rows:,} rows; wrote {names}")

@@ -1,4 +1,4 @@
-"""`xvfl demo`."""
+"""`xvfl demo`: what two parties can predict alone, and what together."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,21 +7,13 @@ import typer
 from rich.console import Console
 
 from xvfl.cli.extras import require_extra
-from xvfl.errors import InputError
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Output folder for report.html and metrics.json.")] = (
-        Path("out/demo")
-    ),
-    seeds: Annotated[int, typer.Option(help="Number of random seeds.", min=1)] = 1,
-    first_seed: Annotated[int, typer.Option(help="First random seed.", min=0)] = 0,
-    rates: Annotated[
-        str, typer.Option(help="Missing rates, comma-separated.")
-    ] = "0,0.3,0.5,0.7,0.9",
-    workers: Annotated[
-        int, typer.Option(help="Number of worker processes; 0 = one per core.", min=0)
-    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output folder; by default out/demo, or out/federated.", show_default=""),
+    ] = None,
     federated: Annotated[
         bool,
         typer.Option(
@@ -31,31 +23,18 @@ def demo(
         ),
     ] = False,
 ) -> None:
-    """Compare methods and prediction modes on real data, in about two minutes.
+    """Train on two tables of real data, in a minute, and write a page with pictures.
 
     Two parties each hold one half of scanned digits (included in scikit-learn); in most rows one
-    party has missing features. Trains xvfl+, the paper's X-VFL, random-mask training and a
-    standalone model, and compares the prediction modes over missing rates.
-
-    With several seeds it also prints paired differences: `xvfl demo --seeds 5 --rates 0.5,0.9`.
+    party has missing pixels. The page shows what each party has, what it predicts alone, what both
+    predict together, and which missing pixels were filled in.
     """
     if federated:
         with require_extra("federated"):
             from xvfl.cli.demo_federated import run_federated
 
-        run_federated(out if out != Path("out/demo") else Path("out/federated"), Console())
+        run_federated(out or Path("out/federated"), Console())
         return
-    values = tuple(_rate(each) for each in rates.split(","))
-    from xvfl.cli.demo_comparison import run_demo
+    from xvfl.cli.demo_digits import run_demo
 
-    run_demo(out, seeds, first_seed, values, workers, Console())
-
-
-def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise InputError(f"--rates: expected numbers from 0 to 1 separated by commas, got {text!r}")
-    return value
+    run_demo(out or Path("out/demo"), Console())

@@ -79,7 +79,7 @@ def inspect(
     options = _with_kinds(options, kind or [], sources)
     found = inspect_tables(sources, ids, label, options, check_task(task), values)
     if page is not None:
-        from xvfl.model.inspection_page import inspection_page
+        from xvfl.model.report.inspection_page import inspection_page
 
         try:
             page.write_text(inspection_page(found), encoding="utf-8")

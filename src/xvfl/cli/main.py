@@ -35,7 +35,14 @@ from xvfl.errors import DataWarning, InputError, XVFLError
 from xvfl.system.signals import INTERRUPTED
 from xvfl.version import VERSION
 
+EXIT_CODES = (
+    "Exit codes: 0 success, also of a process that SIGTERM has stopped; 1 a changed trail (xvfl "
+    "trail); 2 an error, which standard error names; 3 a release that waits for a party (xvfl "
+    "release); 130 Ctrl-C."
+)
+"""The end of each command's help."""
 app = typer.Typer(
+    epilog=EXIT_CODES,
     help="Vertical federated learning for parties whose rows and columns only partly overlap.\n\n"
     "Start with `xvfl demo`. Then `xvfl init` writes a configuration for your own tables.",
     no_args_is_help=True,
@@ -49,17 +56,18 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         runs.init,
         runs.train,
         runs.evaluate,
-        runs.explain,
-        dashboard_command.dashboard,
         runs.predict,
         complete_command.complete,
+        runs.explain,
+        dashboard_command.dashboard,
         serving.export,
         serving.serve,
     ),
     "Federation of processes": (
         check_command.check,
-        services.coordinator,
         services.party,
+        services.coordinator,
+        runs.predict_federation,
         status_command.status,
         approve_command.approve,
         approve_command.ask,
@@ -81,7 +89,10 @@ PASS_ON: dict[str, Any] = {
 for _panel, _commands in PANELS.items():
     for _command in _commands:
         _settings = PASS_ON if _command is serving.serve else None
-        app.command(rich_help_panel=_panel, context_settings=_settings)(_command)
+        register = app.command(
+            rich_help_panel=_panel, context_settings=_settings, epilog=EXIT_CODES
+        )
+        register(_command)
 for _command in encoder_command.COMMANDS:
     upload_command.app.command()(_command)
 GROUPS = {
@@ -92,7 +103,9 @@ GROUPS = {
     "trail": trail_command.app,
 }
 for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name, rich_help_panel="Federation of processes")
+    app.add_typer(_group, name=_name, rich_help_panel="Federation of processes", epilog=EXIT_CODES)
+    for _registered in _group.registered_commands:
+        _registered.epilog = EXIT_CODES
 
 
 def main() -> None:

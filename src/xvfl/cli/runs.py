@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from xvfl.system.report import Report
 
 
+Tables = Annotated[
+    list[str] | None,
+    typer.Argument(help="A party and its table, NAME=TABLE; one for each party.", metavar="TABLES"),
+]
+
+
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("xvfl.toml"),
-    party: Annotated[
-        list[str] | None,
-        typer.Option(help="A party and its table, NAME=TABLE; repeat for each party."),
-    ] = None,
+    tables: Tables = None,
     id: Annotated[str, typer.Option(help="Name of the id column.")] = "id",
     label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     label_party: Annotated[
@@ -38,15 +41,17 @@ def init(
         str, typer.Option(help="What the label is: classification or regression (a number).")
     ] = "classification",
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+    party: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Write a configuration file with all options, commented.
 
-    xvfl init run.toml --party bank=bank.csv --party shop=shop.parquet --id customer --label churned
+    xvfl init run.toml bank=bank.csv shop=shop.parquet --id customer --label churned
     """
+    _reject_old("--party", party, "xvfl init FILE NAME=TABLE …")
     from xvfl.cli.template import template
     from xvfl.config import check_task
 
-    parties = name_tables(party or ["bank=bank.csv", "shop=shop.parquet"], "--party")
+    parties = name_tables(tables or ["bank=bank.csv", "shop=shop.parquet"])
     if path.exists() and not force:
         raise InputError(f"{path}: already exists; choose another name or use --force")
     if label_party is not None and label_party not in parties:
@@ -74,8 +79,9 @@ def train(
     """
     from xvfl.config import read_config
     from xvfl.dataset.inspection import every_problem
-    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_training
     from xvfl.model.progress import epochs_text, overlap_table, progress_bar
+    from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib
+    from xvfl.model.report.run_plots import plot_training
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import train_run
     from xvfl.system.signals import INTERRUPTED
@@ -138,8 +144,9 @@ def evaluate(
     xvfl evaluate run --compare trees
     """
     from xvfl.model.fit_report import read_report
-    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, plot_evaluation
     from xvfl.model.progress import work_bar
+    from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib
+    from xvfl.model.report.run_plots import plot_evaluation
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import evaluate_run
 
@@ -170,12 +177,12 @@ def _compare(folder: "RunDir", rival: str, report: "Report") -> "TreeComparison"
 def explain(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     metric: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="auroc, accuracy or log_loss; for regression r2, squared_error or absolute_error. "
             "Default: AUROC for two classes, accuracy for more, R² for numbers."
         ),
-    ] = "auto",
+    ] = None,
     shared: Annotated[
         bool, typer.Option("--shared", help="Only rows that every party observes.")
     ] = False,
@@ -205,8 +212,8 @@ def explain(
     """
     from xvfl.cli.output import print_explanation
     from xvfl.model.explain.explain_model import ExplainOptions
-    from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib, save_figure
     from xvfl.model.progress import work_bar
+    from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib, save_figure
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import explain_run
 
@@ -229,17 +236,14 @@ def explain(
 
 
 def predict(
-    output: Annotated[Path, typer.Option(help="Output file, .csv or .parquet.")],
     run: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
             help="A finished run folder, or a party's state folder with a released head."
         ),
-    ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(help="A party and its table, NAME=TABLE; repeat for each party."),
-    ] = None,
+    ],
+    tables: Tables = None,
+    out: Annotated[Path | None, typer.Option(help="Output file, .csv or .parquet.")] = None,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -252,24 +256,14 @@ def predict(
     id: Annotated[
         str | None, typer.Option(help="Name of the id column, if it differs from training.")
     ] = None,
-    federation: Annotated[
-        Path | None,
-        typer.Option(
-            help="Predict with the parties that are online, instead of a run folder: the "
-            "configuration of a coordinator (mode collaborative) or of a party (mode assisted) "
-            "that runs with --serve."
-        ),
-    ] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option(help="With --federation: a table with the ids. Default: all ids of CONFIG."),
-    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
             "--strict", help="Refuse tables without rows, or without a column used in training."
         ),
     ] = False,
+    input: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    output: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Predict the rows of new tables, with any features missing.
 
@@ -279,29 +273,24 @@ def predict(
     that are not given and count as missing; in assisted mode, a row without a gap, which its party
     decides alone). Parquet files of any size are streamed.
 
-    xvfl predict RUN --mode local --party shop --input shop=new.csv --output answers.csv
-
-    xvfl predict --federation coordinator.toml --ids new.csv --output answers.csv
+    xvfl predict RUN shop=new.csv --mode local --party shop --out answers.csv
     """
-    if federation is not None:
-        if run is not None or input or mode or party or strict:
-            raise InputError("--federation: expected only --ids, --id and --output with it")
-        _predict_federated(federation, ids, id, output)
-        return
-    if run is None or not input or ids is not None:
-        raise InputError("expected a run folder and --input, or --federation and a configuration")
+    _reject_old("--input", input, "xvfl predict RUN NAME=TABLE … --out FILE")
+    _reject_old("--output", output, "--out")
+    if not tables or out is None:
+        raise InputError("expected NAME=TABLE for each party, and --out FILE")
     from xvfl.model.progress import work_bar
     from xvfl.model.run_dir import RunDir
     from xvfl.model.workflow import predict_run
 
-    inputs = name_tables(input, "--input")
+    inputs = name_tables(tables)
     with work_bar("predicting") as report:
         summary = predict_run(
             RunDir(run),
             inputs,
             mode,  # type: ignore[arg-type]
             party,
-            output,
+            out,
             id,
             report,
             strict,
@@ -310,18 +299,35 @@ def predict(
     notes = f"{summary.with_notes} with notes"
     if summary.decided_alone:
         notes = f"{summary.decided_alone} decided alone; {summary.with_notes} with other notes"
-    print(f"wrote {summary.rows} rows to {output} ({used}; {notes})")
+    print(f"wrote {summary.rows} rows to {out} ({used}; {notes})")
 
 
-def _predict_federated(config: Path, ids: str | None, id_column: str | None, output: Path) -> None:
+def predict_federation(
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="The configuration of a coordinator (mode collaborative) or of a party (mode "
+            "assisted) that runs with --serve."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Output file, .csv or .parquet.")],
+    ids: Annotated[
+        str | None, typer.Option(help="A table with the ids. Default: all ids of CONFIG.")
+    ] = None,
+    id: Annotated[str | None, typer.Option(help="Name of the id column of that table.")] = None,
+) -> None:
+    """Predict ids with the parties that are online.
+
+    xvfl predict-federation coordinator.toml --ids new.csv --out answers.csv
+    """
     with require_extra("federated"):
         from xvfl.cli.predict_client import predict_federated
     from xvfl.model.progress import work_bar
 
     with work_bar("predicting") as report:
-        summary = predict_federated(config, ids, id_column, output, report)
+        summary = predict_federated(config, ids, id, out, report)
     used = ", ".join(f"{count} {name}" for name, count in summary.modes.most_common())
-    print_line(f"wrote {summary.rows} rows to {output} ({used})")
+    print_line(f"wrote {summary.rows} rows to {out} ({used})")
     for head, count in summary.heads.items():
         print_line(f"{count} rows by {head}")
     if not summary.complete:
@@ -330,14 +336,19 @@ def _predict_federated(config: Path, ids: str | None, id_column: str | None, out
         print_error(f"warning: {name} did not take part in all answers: {reason}")
 
 
-def name_tables(given: list[str], option: str) -> dict[str, str]:
+def _reject_old(option: str, given: object, new: str) -> None:
+    if given:
+        raise InputError(f"{option}: replaced in version 0.4; use {new}")
+
+
+def name_tables(given: list[str]) -> dict[str, str]:
     """Split NAME=TABLE arguments."""
     pairs = {}
     for each in given:
         name, equals, table = each.partition("=")
         if not equals or not name or not table:
-            raise InputError(f"{option}: expected NAME=TABLE, got {each!r}")
+            raise InputError(f"tables: expected NAME=TABLE, got {each!r}")
         if name in pairs:
-            raise InputError(f"{option}: party {name!r} is given twice; give one table per party")
+            raise InputError(f"tables: party {name!r} is given twice; give one table per party")
         pairs[name] = table
     return pairs

@@ -8,11 +8,14 @@ import typer
 from xvfl.cli.ends import logged_end
 from xvfl.cli.extras import require_extra
 from xvfl.cli.output import print_error, print_evaluation
-from xvfl.errors import InputError
+from xvfl.errors import InputError, RunError
 from xvfl.system.signals import stop_code
 
 CoordinatorFile = Annotated[Path, typer.Argument(help="The coordinator's configuration.")]
-PartyFile = Annotated[Path, typer.Argument(help="The party's configuration.")]
+PartyFiles = Annotated[
+    list[Path],
+    typer.Argument(help="The party's configuration; one for each federation.", metavar="CONFIG"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log only to its file.")]
 
 
@@ -59,7 +62,7 @@ def coordinator(
             from xvfl.service.prediction.coordinator_process import serve_predictions
         with logged_end(loaded.state_dir):
             serve_predictions(loaded, not quiet)
-        return
+        raise typer.Exit(stop_code())
     with logged_end(loaded.state_dir):
         outcome = serve_coordinator(loaded, not quiet, retrain)
     if outcome.evaluation is None:
@@ -74,7 +77,7 @@ def coordinator(
 
 
 def party(
-    config: PartyFile,
+    config: PartyFiles,
     quiet: Quiet = False,
     serve: Annotated[
         bool, typer.Option("--serve", help="Only predict: refuse every request of a training.")
@@ -94,7 +97,13 @@ def party(
     killed continues where it was when it is started again. With `training = "interactive"` in
     CONFIG it takes part in interactive training instead.
 
+    With several configurations one process takes part in several federations, each with its own
+    connections, log, state folder and status address. One that fails is started again after a
+    minute, and the others go on; the exit code is 2 if one had failed when the process was stopped.
+
     xvfl party bank.toml
+
+    xvfl party churn.toml fraud.toml
     """
     with require_extra("federated"):
         from xvfl.service.config import load_party_config
@@ -104,9 +113,25 @@ def party(
         raise InputError("--once: expected no --serve: it trains, and exits after the run")
     if again and not serve:
         raise InputError("--again: expected --serve as well; see `xvfl align --again` for training")
-    loaded = load_party_config(config)
+    if len(config) > 1:
+        if once or serve:
+            raise InputError("--once, --serve: expected one configuration")
+        return _several(config, quiet)
+    loaded = load_party_config(config[0])
     with logged_end(loaded.state_dir):
         if serve:
-            serve_party_predictions(loaded, not quiet, again)
+            stopped = serve_party_predictions(loaded, not quiet, again)
         else:
-            serve_party(loaded, not quiet, once)
+            stopped = serve_party(loaded, not quiet, once)
+    if stopped:
+        raise typer.Exit(stop_code())
+
+
+def _several(configs: list[Path], quiet: bool) -> None:
+    from xvfl.service.config import load_party_config
+    from xvfl.service.several_federations import serve_several
+
+    failed = serve_several([load_party_config(each) for each in configs], not quiet)
+    if failed:
+        raise RunError("; ".join(f"{folder}: {reason}" for folder, reason in failed.items()))
+    raise typer.Exit(stop_code())

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from xvfl.config import LAMBDA_RANGES, SECTIONS, Config, TableOptions, TaskKind
+from xvfl.config import SECTIONS, Config, LabelsConfig, TableOptions, TaskKind
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -41,6 +41,7 @@ def template(
         '# table = "labels.csv"',
         '# id_column = "id"',
         f"task = {_toml(task)}   # or regression, for a number",
+        *_commented(LabelsConfig, ("threshold",)),
     ]
     for name, table in parties.items():
         key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
@@ -51,14 +52,8 @@ def template(
             f"id_column = {_toml(id_column)}",
         ]
         lines += [f"# [parties.{key}.options]", *_commented(TableOptions)]
-    for section in ("net", "loss", "train"):
+    for section in ("net", "loss", "train", "privacy"):
         lines += ["", f"[{section}]", *_commented(SECTIONS[section])]
-        if section == "loss":
-            lines += ["# Ranges of lambda1 and lambda2 in the paper; several values are searched:"]
-            lines += [
-                f"#   {name}: lambda1 = {list(first)}, lambda2 = {list(second)}"
-                for name, (first, second) in LAMBDA_RANGES.items()
-            ]
     return "\n".join(lines) + "\n"
 
 

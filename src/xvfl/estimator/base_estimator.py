@@ -1,7 +1,8 @@
 """What both scikit-learn compatible estimators share: fit, predict, complete, save and load."""
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -19,6 +20,7 @@ from xvfl.config import (
     TaskKind,
     TrainConfig,
     build,
+    require_no_class_weight,
 )
 from xvfl.data.party_frame import (
     is_party_frame,
@@ -60,12 +62,95 @@ from xvfl.model.stream_predict import PredictionSummary
 from xvfl.nets import NetOrBuilder
 
 E = TypeVar("E", bound="XVFLEstimator")
+CONFIGURED: dict[str, type] = {"net": NetConfig, "loss": LossConfig, "train": TrainConfig}
+"""The sections of a configuration that are parameters."""
+MOVED = {
+    option.name: section for section, config in CONFIGURED.items() for option in fields(config)
+}
+"""The section of each option; those that are no parameter of version 0.4 were one of 0.3."""
 
 
 class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
     """What `XVFLClassifier` and `XVFLRegressor` have in common; parameters are attributes."""
 
     _task: ClassVar[TaskKind]
+    net: NetConfig | Mapping[str, Any] | None
+    loss: LossConfig | Mapping[str, Any] | None
+    train: TrainConfig | Mapping[str, Any] | None
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters; if `deep`, those of `net`, `loss` and `train` as `net__members`.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to add the options in `net`, `loss` and `train`.
+
+        Returns
+        -------
+        dict
+            Values by name.
+        """
+        params: dict[str, Any] = super().get_params(deep)
+        if deep:
+            for name in CONFIGURED.keys() & params.keys():
+                options = vars(self._configured(name)).items()
+                params |= {f"{name}__{key}": value for key, value in options}
+        return params
+
+    def set_params(self: E, **params: Any) -> E:
+        """Set parameters; those of `net`, `loss` and `train` as `loss__lambda1=0.5`.
+
+        Parameters
+        ----------
+        **params
+            Values by name.
+
+        Returns
+        -------
+        self
+            The estimator.
+        """
+        own = set(super().get_params(deep=False))
+        rest = {}
+        for name, value in params.items():
+            section, separator, key = name.partition("__")
+            if section in CONFIGURED and separator:
+                self._set_option(section, key, value)
+            elif name in own or name not in MOVED:
+                rest[name] = value
+            else:
+                self._set_old({name: value})
+        super().set_params(**rest)
+        return self
+
+    def _configured(self, section: str) -> Any:
+        """Return `net`, `loss` or `train`; the defaults if it is None."""
+        given = getattr(self, section)
+        if isinstance(given, CONFIGURED[section]):
+            return given
+        return build(CONFIGURED[section], given or {}, f"{type(self).__name__}: {section}")
+
+    def _set_option(self, section: str, key: str, value: Any) -> None:
+        options = {**vars(self._configured(section)), key: _plain(value)}
+        setattr(self, section, build(CONFIGURED[section], options, f"{section}__{key}"))
+
+    def _set_old(self, old: Mapping[str, Any]) -> None:
+        """Accept parameters that are now options of `net`, `loss` or `train`."""
+        for name, value in old.items():
+            if name not in MOVED:
+                raise TypeError(
+                    f"{type(self).__name__}.__init__() got an unexpected keyword argument {name!r}"
+                )
+            section = MOVED[name]
+            config = CONFIGURED[section].__name__
+            warnings.warn(
+                f"the parameter {name} is now an option of `{section}`: "
+                f"{section}={config}({name}=…); it will not be accepted in version 0.5",
+                FutureWarning,
+                stacklevel=4,
+            )
+            self._set_option(section, name, value)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -127,11 +212,11 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             raise every_problem_of(error, X, y, self.id_column, options) from error
         if previous is not None:
             sources = tables_of_previous_fit(sources, previous, options)
-        splits = Splits(0.0, self.validation_fraction, train.random_state)
+        splits = Splits(0.0, train.validation_fraction, train.random_state)
         preparation = PreparationPlan(
             options,
             splits,
-            self.full_threshold,
+            loss.full_threshold,
             train.class_weight,
             unlabeled,
             None if previous is None else previous.encoders,
@@ -377,7 +462,7 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
         X: Tables,
         y: Any,
         *,
-        metric: str = "auto",
+        metric: str | None = None,
         rows: Literal["all", "shared"] = "all",
         ids: Sequence[Any] | None = None,
         n_repeats: int = 5,
@@ -396,9 +481,9 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             The tables of some or all parties, by party name.
         y : Series, one-column DataFrame or tuple of (party, column)
             Labels, as in `fit`.
-        metric : str, default="auto"
+        metric : str, default=None
             Metric of all figures: `"auroc"`, `"accuracy"` or `"log_loss"` of a classifier, `"r2"`,
-            `"squared_error"` or `"absolute_error"` of a regressor. `"auto"` is AUROC for two
+            `"squared_error"` or `"absolute_error"` of a regressor. By default AUROC for two
             classes, accuracy for more, and R² for numbers.
         rows : {"all", "shared"}, default="all"
             `"all"` labeled rows of the tables; or those that every party observes, which compares
@@ -518,9 +603,11 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
             head=head,
             random_state=model.random_state,
         )
-        names = self.get_params(deep=False)
-        for config in (model.head_net or model.net, model.loss, model.privacy):
-            self.set_params(**{key: each for key, each in vars(config).items() if key in names})
+        self.net, self.loss = model.head_net or model.net, model.loss
+        names = super(XVFLEstimator, self).get_params(deep=False)
+        for config in (self.net, self.loss, model.privacy):
+            for key in vars(config).keys() & names.keys():
+                setattr(self, key, getattr(config, key))
         records = [each for each in folder.records() if each.get("kind") == "epoch"]
         self._set_model(model, records)
         self.report_ = read_report(folder)
@@ -575,20 +662,27 @@ class XVFLEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _sections(self) -> tuple[NetConfig, LossConfig, TrainConfig, PrivacyConfig]:
         """Build and check the sections of a configuration from the parameters."""
-        given = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
-        if not isinstance(given.get("class_weight"), str):
+        own = super().get_params(deep=False)
+        given = {name: _plain(value) for name, value in own.items() if value is not None}
+        given["random_state"] = self._seed()
+        if isinstance(given.get("class_weight"), Mapping):
             given["class_weight"] = "none"
-        if given["random_state"] is None or isinstance(self.random_state, np.random.RandomState):
-            given["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        for name in ("lambda1", "lambda2"):
-            if isinstance(given[name], Sequence | np.ndarray) and not isinstance(given[name], str):
-                given[name] = tuple(given[name])
-        where = type(self).__name__
-        net, loss, train, privacy = (
-            build(cls, {k: given[k] for k in cls.__dataclass_fields__ if k in given}, where)
-            for cls in (NetConfig, LossConfig, TrainConfig, PrivacyConfig)
-        )
+        sections = []
+        for section in (*CONFIGURED, "privacy"):
+            config = CONFIGURED.get(section, PrivacyConfig)
+            options = vars(self._configured(section)) if section in CONFIGURED else {}
+            chosen = {each.name: given[each.name] for each in fields(config) if each.name in given}
+            sections.append(build(config, {**options, **chosen}, type(self).__name__))
+        net, loss, train, privacy = sections
+        require_no_class_weight(self._task, train)
         return net, loss, train, privacy
+
+    def _seed(self) -> int:
+        """Return the seed of all random numbers; None and a generator draw one."""
+        if self.random_state is None or isinstance(self.random_state, np.random.RandomState):
+            return int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed: int = _plain(self.random_state)
+        return seed
 
     def _read(self, X: Tables) -> dict[str, Source]:
         return read_tables(X, self.id_column)

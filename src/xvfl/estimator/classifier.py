@@ -1,7 +1,7 @@
 """XVFLClassifier: a scikit-learn compatible classifier for tables of several parties."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from torch import nn
 
-from xvfl.config import TableOptions
+from xvfl.config import LossConfig, NetConfig, TableOptions, TrainConfig
 from xvfl.data.party_frame import is_party_frame
 from xvfl.estimator.base_estimator import XVFLEstimator
 from xvfl.estimator.estimator_inputs import Tables
@@ -34,145 +34,95 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         contains the ids.
     table_options : dict of TableOptions, default=None
         How to read the columns of a party's table, by party.
-    method : str, default="xvfl+"
+    method : str, default=None
         Training method: `"xvfl+"` is the default, `"xvfl"` the paper's X-VFL. Baselines are
-        `"standalone"`, `"vanilla"`, `"iavfl"`, `"fedcvt"`, `"laser"` and `"laser+mask"`.
-    lambda1 : float or sequence of float, default=0.1
-        Weight λ₁ of the loss DSAlign₁. Of several values the one with the best validation score is
-        chosen.
-    lambda2 : float or sequence of float, default=0.1
-        Weight λ₂ of the loss DSAlign₂. Of several values the one with the best validation score is
-        chosen.
-    self_completion : float, default=None
-        Weight of the self-completion loss of `"xvfl+"`: each party predicts alone from masked
-        copies of a row, before and after completion. None means 1, and 2/k for k > 2 parties with
-        images. 0 is the loss of `"xvfl"`; `n_masks`, `unmasked_copies`, `guidance` and
-        `reconstruction` then have no effect.
-    n_masks : int, default=0
-        Number of masked copies of each row per step in self completion, up to 31. 0 means 1 with
-        several members, else 2.
-    unmasked_copies : float, default=None
-        Share of the masked copies of `"xvfl+"` and `"laser+mask"` that keep all observed features,
-        0 to below 1. None means 0; with a `completion_interval` above 1 each party chooses up to
-        1/2: more if less is missing in its training rows, 0 with hashed categories.
-    stop_gradient : bool, default=False
-        Do not propagate gradients through the targets of DSAlign₁ and DSAlign₂.
-    detach_cue : bool, default=False
-        Do not propagate gradients through cues.
-    guidance : float, default=None
-        Weight of the joint prediction (soft label) against the true label in the targets of masked
-        copies, 0 to 1. None means 1 with a `completion_interval` above 1, where the other steps use
-        the true label, else 0.5.
-    reconstruction : float, default=0.3
-        Weight of the reconstruction loss: completers reproduce observed features.
-    cross_completion : bool, default=True
-        Complete missing features from the embeddings of other parties. False is an ablation.
-    joint_masks : bool, default=None
-        In self completion, also predict from the masked copies of all parties together. None means
-        True, unless a party has images.
-    aggregation : {"mean", "concat"}, default="mean"
-        How X-VFL combines the embeddings of the parties: their mean, or, as an ablation, their
-        concatenation.
-    distillation_alpha : float, default=0.5
-        Weight α of the distillation loss of `"iavfl"`, 0 to 1.
-    distillation_temperature : float, default=2.0
-        Temperature of the distillation loss of `"iavfl"`.
-    full_threshold : float, default=None
-        Share of observed features from which a row counts as full at a party, at most 1 (the
-        paper's definition). By default the largest share that at least half of the party's rows
-        reach.
-    embedding_dim : int, default=0
-        Size d of the embeddings. 0 means 16 with differential privacy, 256 if a party has images or
-        labels are protected, 32 with several members, else 64.
-    hidden_dim : int, default=0
-        Size of hidden layers in heads, bottoms of tables and completers. 0 means 256 if a party has
-        images or labels are protected, 64 with several members, else 128.
-    n_blocks : int, default=4
-        Number of residual blocks in bottoms of images.
-    base_channels : int, default=32
-        Channels of the first residual block, a multiple of 8.
-    seeing_completers : bool, default=None
-        In `"xvfl+"`, completers also take the features that their party observes. None means those
-        of images.
-    number_embedding_dim : int, default=None
-        Size of the embedding of each number of a table. 0 means none. By default 8 with
-        several members and without privacy options, unless a party has more than 128 numbers, or
-        with `label_protection="no_gradients"` and
-        without `epsilon`, else 0.
-    skip_rank : int, default=None
-        Rank of a linear map from the features of a table to its embedding, added to the bottom's
-        output; 0 for none, the default.
-    members : int, default=0
-        Number of nets of each party and of heads, trained at once. Predictions are the mean of
-        their log-probabilities. More than one needs tables and default nets. 0 means 4,
-        or 2 with more than 20,000 training rows or 128 numbers of a party, where that is possible
-        and labels and features are not protected; else 1.
-    heads : int, default=0
-        Number of nets of the head on the parties' uploads, with
-        `label_protection="no_gradients"`. Predictions are averaged as those of members. 0 means 4
-        with default nets, else 1.
-    epochs : int, default=0
-        Maximum number of passes over the labeled training rows. 0 means, with several members that
-        receive gradients, 12 to 60, for at least 720 steps, or with more than 20,000 training
+        `"standalone"`, `"vanilla"`, `"laser"` and `"laser+mask"`.
+    embedding_dim : int, default=None
+        Size d of the embeddings; by default 16 with differential privacy, 256 if a party has images
+        or labels are protected, 32 with several members, else 64.
+    hidden_dim : int, default=None
+        Size of hidden layers in heads, bottoms of tables and completers; by default 256 if a party
+        has images or labels are protected, 64 with several members, else 128.
+    members : int, default=None
+        Number of nets of each party and of heads, trained at once; predictions are averaged. More
+        than one needs tables, default nets and gradients, and multiplies the embeddings in every
+        message. By default, for tables with default nets in one process without privacy options 4,
+        or 2 with more than 20,000 training rows or 128 numbers of a party; else 1.
+    epochs : int, default=None
+        Maximum number of passes over the labeled training rows; by default, with several members
+        that receive gradients 12 to 60, for at least 720 steps, or with more than 20,000 training
         rows 6 to 60, for at least 500; else 60.
-    batch_size : int, default=0
-        Rows per step. 0 chooses between 64 and 1024, for about 100 steps per epoch, or fewer steps
+    batch_size : int, default=None
+        Rows per step; by default between 64 and 1024, for about 100 steps per epoch, or fewer steps
         with unlabeled images; with several members and automatic epochs between 128 and 2048, for
         about 50 steps per epoch.
-    optimizer : {"muon", "adamw", "adam", "sgd", "page"}, default=None
-        Optimizer. None means `"muon"` with several members that receive gradients and at least 200
-        steps, else `"adamw"`.
-        `"page"` is the paper's variance-reduced method PAGE.
-    learning_rate : float, default=0.0
-        Initial learning rate η. 0 means, with several members that receive gradients, 0.004, or
-        0.005 with more than 20,000 training rows; else 0.002.
-    schedule : {"cosine", "constant", "warmup"}, default="cosine"
-        Learning rate schedule; `warmup` is `cosine` after a linear increase.
-    momentum : float, default=0.9
-        Momentum of `"sgd"`.
-    weight_decay : float, default=0.01
-        Weight decay.
-    page_batch_size : int, default=None
-        Small batch size b' of PAGE. By default ⌈√batch_size⌉.
-    page_probability : float, default=None
-        Probability p of a new large-batch gradient in PAGE. By default b'/(b + b').
-    validation_fraction : float, default=0.15
-        Share of the rows held out for early stopping and calibration.
-    patience : int, default=15
-        Epochs without a better validation score before training stops. 0 disables early stopping.
+    optimizer : {"sgd", "adam", "adamw", "muon", "page"}, default=None
+        Optimizer; by default `muon` with several members that receive gradients and at least 200
+        steps, else `adamw`. `muon` takes steps along the orthogonalized momentum of weight
+        matrices, and those of `adamw` for all other weights; `page` is the paper's variance-reduced
+        method PAGE.
+    learning_rate : float, default=None
+        Initial learning rate η; by default, with several members that receive gradients 4e-3, or
+        5e-3 with more than 20,000 training rows; else 2e-3.
+    weight_decay : float, default=None
+        Weight decay. By default 0.01.
+    validation_fraction : float, default=None
+        Share of the rows outside the test set held out for early stopping and calibration. By
+        default 0.15.
+    patience : int, default=None
+        Epochs without a better validation score before training stops; 0 = no early stopping. By
+        default 15.
+    full_threshold : float, default=None
+        Share of observed features from which a row counts as full at a party, at most 1 (the
+        paper's definition); by default the largest share that at least half of the party's rows
+        reach.
     class_weight : dict or "balanced", default=None
         Weights of the classes in the loss, by class. `"balanced"` weights classes inversely to
         their frequency. None weights all rows equally.
+    threshold : {"balanced_accuracy", "f1"} or float, default=None
+        How `predict` chooses the class. By default the most probable one, which rare classes
+        seldom are. With two classes: the probability from which the second one is predicted, or
+        the metric that this threshold maximizes on validation rows. With more classes,
+        `"balanced_accuracy"` divides probabilities by the class frequencies. Probabilities do not
+        change.
     use_unlabeled : bool, default=True
-        Train on rows without a label too, if the method can: `"xvfl+"` does, and so do the
-        encoders of every method with `label_protection="no_gradients"`.
-    completion_interval : int, default=0
-        `"xvfl+"` completes features in every n-th step; the other steps train on masked copies
-        alone. 0 means 8 to 64 with several members that receive gradients, for about 25 such
-        steps, 12 with more than 20,000 training rows, but 1 with `"page"`; else 1.
-    image_shift : float, default=0.125
-        Images are shifted at random in training, by up to this share of their height and width.
+        Train on rows without a label too, if the method can: `xvfl+` does, and so do the encoders
+        of every method with `no_gradients`.
     random_state : int, RandomState or None, default=0
         Seed of all random numbers; None draws one.
-    device : {"auto", "cpu", "cuda"}, default="auto"
-        Device for training. `"auto"` is a GPU if there is one.
-    precision : {"float32", "bf16"}, default="float32"
-        Precision of the parties' nets on a GPU. `"bf16"` speeds up images.
-    label_protection : {"auto", "off", "noise", "no_gradients"}, default="auto"
-        Simulates the protection of labels in a federation, to measure its effect on accuracy.
-        `"no_gradients"`: each party trains its encoder alone, without labels, and uploads the
-        embeddings of its rows once; heads are trained on them, without cross completion. Encoders
-        have the sizes, `epochs` and `precision` of these parameters. `"noise"`: parties receive
-        gradients of a loss with noisy labels. `"auto"` is `"no_gradients"` with `epsilon`, else
-        `"off"`.
+    device : {"cpu", "cuda"}, default=None
+        Device for training; by default a GPU if there is one.
+    precision : {"float32", "bf16"}, default=None
+        Precision of the parties' nets on a GPU; `bf16` speeds up images. By default "float32".
+    label_protection : {"off", "noise", "no_gradients"}, default=None
+        What parties receive that depends on labels. `off`: gradients of the loss. `noise`:
+        gradients of a loss with noisy labels. `no_gradients`: nothing; each party trains its
+        encoder alone and uploads its embeddings once. By default `no_gradients` in a federation or
+        with `epsilon`, else `off`.
     label_noise : float, default=1.0
-        Standard deviation of the label noise of `"noise"`.
+        Standard deviation of the noise that `noise` adds to the one-hot labels of a row, the same
+        noise in every step.
     epsilon : float, default=None
-        Simulates differential privacy of each row's features at each party, to measure its effect
-        on accuracy: encoders are not trained, and noise is added to the uploaded embeddings. Needs
-        Opacus: `pip install "xvfl[dp]"`.
-    delta : float, default=1e-5
-        The δ of differential privacy.
+        Differential privacy: the ε of each row's features at each party, 0.01 to 50, of a run in
+        one process; needs `no_gradients`. In a federation, each party sets `epsilon` in its
+        `[encoder]`. By default there is none.
+    delta : float, default=1e-05
+        The δ of differential privacy; choose it well below 1 / number of rows.
+    net : NetConfig, default=None
+        Sizes of the nets. By default NetConfig(embedding_dim=None, hidden_dim=None, n_blocks=4,
+        base_channels=32, seeing_completers=None, number_embedding_dim=None, skip_rank=None,
+        members=None, heads=None).
+    loss : LossConfig, default=None
+        Method and loss weights. By default LossConfig(method='xvfl+', lambda1=0.1, lambda2=0.1,
+        self_completion=None, n_masks=None, unmasked_copies=None, guidance=None, reconstruction=0.3,
+        stop_gradient=False, detach_cue=False, cross_completion=True, joint_masks=None,
+        aggregation='mean', full_threshold=None).
+    train : TrainConfig, default=None
+        Optimizer, schedule and validation. By default TrainConfig(epochs=None, batch_size=None,
+        optimizer=None, learning_rate=None, schedule='cosine', momentum=0.9, weight_decay=0.01,
+        page_batch_size=None, page_probability=None, validation_fraction=0.15, patience=15,
+        class_weight='none', completion_interval=None, image_shift=0.125, random_state=0,
+        device=None, precision='float32').
     bottoms : dict of Module or callable, default=None
         Custom bottom nets by party: a module, or a function of the party's `Layout` and of
         `embedding_dim` that returns one. A bottom maps the encoded columns and their observed
@@ -183,17 +133,11 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         input of the bottom: the party's observed features and flags.
     head : Module, default=None
         Custom head. It maps an embedding of size d to one logit per class.
-    threshold : {"balanced_accuracy", "f1"} or float, default=None
-        How `predict` chooses the class. By default the most probable one, which rare classes
-        seldom are. With two classes: the probability from which the second one is predicted, or
-        the metric that this threshold maximizes on validation rows. With more classes,
-        `"balanced_accuracy"` divides probabilities by the class frequencies. Probabilities do not
-        change.
     warm_start : bool, default=False
         Continue from the weights, encoders and classes of the previous `fit`.
-    verbose : bool or "auto", default="auto"
-        Show progress: a bar in a terminal or a notebook, else a line every 10 seconds. `"auto"`
-        shows the bar alone.
+    verbose : bool, default=None
+        Show progress: a bar in a terminal or a notebook, else a line every 10 seconds. By default
+        the bar alone.
 
     Attributes
     ----------
@@ -304,64 +248,71 @@ class XVFLClassifier(ClassifierMixin, XVFLEstimator):  # type: ignore[misc]
         *,
         id_column: str | Mapping[str, str] | None = None,
         table_options: Mapping[str, TableOptions] | None = None,
-        method: str = "xvfl+",
-        lambda1: float | Sequence[float] = 0.1,
-        lambda2: float | Sequence[float] = 0.1,
-        self_completion: float | None = None,
-        n_masks: int = 0,
-        unmasked_copies: float | None = None,
-        stop_gradient: bool = False,
-        detach_cue: bool = False,
-        guidance: float | None = None,
-        reconstruction: float = 0.3,
-        cross_completion: bool = True,
-        joint_masks: bool | None = None,
-        aggregation: str = "mean",
-        distillation_alpha: float = 0.5,
-        distillation_temperature: float = 2.0,
-        full_threshold: float | None = None,
-        embedding_dim: int = 0,
-        hidden_dim: int = 0,
-        n_blocks: int = 4,
-        base_channels: int = 32,
-        seeing_completers: bool | None = None,
-        number_embedding_dim: int | None = None,
-        skip_rank: int | None = None,
-        members: int = 0,
-        heads: int = 0,
-        epochs: int = 0,
-        batch_size: int = 0,
+        method: str | None = None,
+        embedding_dim: int | None = None,
+        hidden_dim: int | None = None,
+        members: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
         optimizer: str | None = None,
-        learning_rate: float = 0.0,
-        schedule: str = "cosine",
-        momentum: float = 0.9,
-        weight_decay: float = 1e-2,
-        page_batch_size: int | None = None,
-        page_probability: float | None = None,
-        validation_fraction: float = 0.15,
-        patience: int = 15,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        validation_fraction: float | None = None,
+        patience: int | None = None,
+        full_threshold: float | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
+        threshold: float | str | None = None,
         use_unlabeled: bool = True,
-        completion_interval: int = 0,
-        image_shift: float = 0.125,
         random_state: int | np.random.RandomState | None = 0,
-        device: str = "auto",
-        precision: str = "float32",
-        label_protection: str = "auto",
+        device: str | None = None,
+        precision: str | None = None,
+        label_protection: str | None = None,
         label_noise: float = 1.0,
         epsilon: float | None = None,
         delta: float = 1e-5,
+        net: NetConfig | Mapping[str, Any] | None = None,
+        loss: LossConfig | Mapping[str, Any] | None = None,
+        train: TrainConfig | Mapping[str, Any] | None = None,
         bottoms: Mapping[str, NetOrBuilder] | None = None,
         completers: Mapping[str, NetOrBuilder] | None = None,
         head: nn.Module | None = None,
-        threshold: float | str | None = None,
         warm_start: bool = False,
-        verbose: bool | Literal["auto"] = "auto",
+        verbose: bool | None = None,
+        **old: Any,
     ) -> None:
-        # scikit-learn expects an attribute for each parameter, unchanged.
-        parameters = dict(locals())
-        del parameters["self"]
-        self.__dict__.update(parameters)
+        self.id_column = id_column
+        self.table_options = table_options
+        self.method = method
+        self.embedding_dim = embedding_dim
+        self.hidden_dim = hidden_dim
+        self.members = members
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.full_threshold = full_threshold
+        self.class_weight = class_weight
+        self.threshold = threshold
+        self.use_unlabeled = use_unlabeled
+        self.random_state = random_state
+        self.device = device
+        self.precision = precision
+        self.label_protection = label_protection
+        self.label_noise = label_noise
+        self.epsilon = epsilon
+        self.delta = delta
+        self.net = net
+        self.loss = loss
+        self.train = train
+        self.bottoms = bottoms
+        self.completers = completers
+        self.head = head
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self._set_old(old)
 
     def predict_proba(
         self,

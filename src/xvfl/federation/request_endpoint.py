@@ -59,14 +59,14 @@ class RequestEndpoint:
         self._log_problem = LimitedLog(log_event)
 
     def handle(self, frame: bytes) -> bytes:
-        """Handle an encoded request and return the encoded reply."""
+        """Handle an encoded request; return the reply, of the same version of the protocol."""
         with self._lock:
             if frame == self._last[0]:
                 return self._last[1]
             try:
                 message = codec.decode(frame)
                 with self._turns:
-                    reply = codec.encode(self._dispatch(message))
+                    reply = codec.encode(self._dispatch(message), codec.frame_version(frame))
             except (WireError, MatchingError) as error:
                 return self._reject(frame, error, str(error))
             except XVFLError as error:

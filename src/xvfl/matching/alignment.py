@@ -22,7 +22,7 @@ from xvfl.matching.party_session import PartyMatch
 from xvfl.system.files import atomic_write
 
 FORMAT = 2
-"""Files of format 1 (xvfl 0.1 and 0.2) hold rows whose ids the coordinator did not prove."""
+"""Version of the file's format."""
 MAX_COLUMNS_SHOWN = 5
 """Columns named in an error message."""
 

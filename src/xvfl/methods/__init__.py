@@ -8,8 +8,6 @@ from torch import nn
 from xvfl.config import METHOD_NAMES, LossConfig, PrivacyConfig, TaskKind
 from xvfl.errors import ConfigError, unknown
 from xvfl.methods.base import MODES, Federation, Method, Mode, View, require_mode
-from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
-from xvfl.methods.iavfl import IAVFL
 from xvfl.methods.laser import Laser
 from xvfl.methods.noisy_labels import NoisyLabels
 from xvfl.methods.standalone import Standalone
@@ -91,8 +89,8 @@ class MethodSpec:
 def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
     require_resolved(config)
     weights = XVFLWeights(
-        _single(config.lambda1, "lambda1"),
-        _single(config.lambda2, "lambda2"),
+        config.lambda1,
+        config.lambda2,
         config.self_completion_weight,
         config.stop_gradient,
         config.detach_cue,
@@ -106,22 +104,6 @@ def _xvfl(config: LossConfig, parts: MethodParts) -> Method:
     )
     concat = config.aggregation == "concat"
     return XVFL(parts.joint() if concat else parts.shared(), weights, task=parts.task)
-
-
-def _iavfl(config: LossConfig, parts: MethodParts) -> Method:
-    alpha, temperature = config.distillation_alpha, config.distillation_temperature
-    return IAVFL(parts.joint(), parts.heads(parts.width), alpha, temperature, parts.task)
-
-
-def _fedcvt(config: LossConfig, parts: MethodParts) -> Method:
-    if parts.parties != 2:
-        raise ConfigError(
-            f"method fedcvt: expected two parties, got {parts.parties}; it is defined for two "
-            "parties only: choose another method, or two of the parties"
-        )
-    both = 2 * parts.width
-    memory = ReferenceMemory(both, runs=len(parts.seeds))
-    return FedCVT(parts.head(2 * both), parts.heads(both), memory, FedCVTConfig())
 
 
 def _laser(config: LossConfig, parts: MethodParts) -> Method:
@@ -142,12 +124,10 @@ METHODS: dict[str, MethodSpec] = {
     "xvfl": MethodSpec(_xvfl, completes=True, regression=True),
     "standalone": MethodSpec(_standalone, regression=True),
     "vanilla": MethodSpec(_vanilla, regression=True),
-    "iavfl": MethodSpec(_iavfl, branches=2, regression=True),
-    "fedcvt": MethodSpec(_fedcvt, branches=2),
     "laser": MethodSpec(_laser, regression=True),
     "laser+mask": MethodSpec(_laser, regression=True),
 }
-"""All methods by name."""
+"""The methods by name; `register_method` adds others."""
 
 
 def protect_labels(
@@ -220,10 +200,3 @@ def require_one_branch(name: str) -> None:
             f"'no_gradients' they upload the embeddings of one; choose one of {valid}, or "
             "label_protection 'off' or 'noise'"
         )
-
-
-def _single(value: float | tuple[float, ...], name: str) -> float:
-    """Return λ; raise if it is a list, which only the search accepts."""
-    if isinstance(value, tuple):
-        raise ConfigError(f"{name}: expected one number here, got the list {value}")
-    return value

@@ -113,8 +113,7 @@ class Evaluation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Evaluation":
         """Restore an evaluation from its JSON form."""
-        # Evaluations of version 0.2 have no comparison on the same rows.
-        same_rows = [SameRows(**each) for each in data.get("same_rows", [])]
+        same_rows = [SameRows(**each) for each in data["same_rows"]]
         lines = [Line(**line) for line in data["lines"]]
         task, pairs = data.get("task", "classification"), data.get("pairs", [])
         classes = data.get("classes", [])

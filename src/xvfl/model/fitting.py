@@ -1,12 +1,10 @@
-"""Train a model on a dataset: device, λ search, checkpoints, interruption, calibration."""
+"""Train a model on a dataset: device, checkpoints, interruption, calibration."""
 
-import itertools
 import json
-import math
 import signal
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -76,10 +74,6 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def with_loss(self, loss: LossConfig) -> "TrainingPlan":
-        """Return this plan with another loss."""
-        return replace(self, options=replace(self.options, loss=loss))
-
 
 def resolve_for_dataset(
     dataset: Dataset,
@@ -113,7 +107,7 @@ class ProgressUpdate:
     epochs: int
     batches: int
     label: str
-    """The party whose encoder is trained, or the λ values of a λ search; '' otherwise."""
+    """The party whose encoder is trained; '' otherwise."""
     score_name: str = "log-loss"
     """What the validation score is the negative of."""
 
@@ -155,7 +149,7 @@ def fit(
     resume: bool = False,
     on_progress: ProgressCallback | None = None,
 ) -> FitResult:
-    """Search λ if several values are given, then train, keep the best epoch and calibrate.
+    """Train, keep the best epoch and calibrate.
 
     Without gradients, every party's encoder is trained before, and heads are trained on uploads.
     The first Ctrl-C stops training after the current step. With a folder, where the run can be
@@ -171,11 +165,7 @@ def fit(
         uploads = _upload(dataset, plan, folder, resume, on_progress, stop)
         if uploads is not None and stop.is_set():
             return _interrupted(dataset, plan)
-        loss = _search(dataset, plan, folder, on_progress, stop, uploads)
-        # Stopped during the λ search: no λ is chosen yet, so write no checkpoint.
-        run_dir = None if stop.is_set() else folder
-        plan = plan.with_loss(loss)
-        result = _fit_once(dataset, plan, run_dir, resume, on_progress, stop, "", uploads)
+        result = _fit(dataset, plan, folder, resume, on_progress, stop, uploads)
     if result.diverged and not result.interrupted:
         raise RunError(
             "training diverged: no epoch had a finite validation score; lower learning_rate"
@@ -206,10 +196,10 @@ def uses_unlabeled(loss: LossConfig, privacy: PrivacyConfig) -> bool:
     return learns or method_spec(loss.method).uses_unlabeled
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the torch device for `auto`, `cpu` or `cuda`."""
+def choose_device(name: str | None) -> torch.device:
+    """Return the torch device for `cpu` or `cuda`; by default a GPU if there is one."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: expected a GPU for 'cuda', found none; use 'auto' or 'cpu'")
+        raise ConfigError("device: expected a GPU for 'cuda', found none; use 'cpu'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
@@ -256,16 +246,15 @@ def _interrupted(dataset: Dataset, plan: TrainingPlan) -> FitResult:
 
 
 def _build_model(dataset: Dataset, plan: TrainingPlan) -> Model:
-    """Build the untrained nets of a run; of several λ values, with the first."""
+    """Build the untrained nets of a run."""
     options, uploads = plan.options, not plan.options.privacy.sends_gradients
-    l1, l2 = _lambda_pairs(options.loss)[0]
     return Model(
         dataset.encoders,
         dataset.full_threshold,
         dataset.task,
         dataset.prior(),
         encoder_net_config(encoder_config(options)) if uploads else options.net,
-        replace(options.loss, lambda1=l1, lambda2=l2),
+        options.loss,
         options.train.random_state,
         plan.custom_nets,
         options.privacy,
@@ -301,15 +290,14 @@ def _federation(
     )
 
 
-def _fit_once(
+def _fit(
     dataset: Dataset,
     plan: TrainingPlan,
     folder: RunDir | None,
     resume: bool,
     on_progress: ProgressCallback,
     stop: threading.Event,
-    label: str,
-    uploads: Uploads | None = None,
+    uploads: Uploads | None,
 ) -> FitResult:
     options = plan.options
     device = choose_device(options.train.device)
@@ -350,7 +338,7 @@ def _fit_once(
                 record,
                 options.train.epochs,
                 trainer.batches_per_epoch,
-                label,
+                "",
                 model.task.score_name,
             )
         )
@@ -365,13 +353,12 @@ def _fit_once(
         trainer.load_best()
         losses: CompletionLosses = {}
         model.temperatures = calibrate(model.method, federation, validation, model.task, losses)
-        if not label:
-            choose_classes(model, federation, validation, plan.threshold)
-        if not (label or interrupted or diverged):
+        choose_classes(model, federation, validation, plan.threshold)
+        if not (interrupted or diverged):
             report = build_report(
                 dataset, model, federation, validation, losses, records, options.train.epochs
             )
-        if not label and options.privacy.epsilon is None:
+        if options.privacy.epsilon is None:
             model.cells = _sample_cells(dataset, options.train.random_state)
     for module in model.modules.values():
         module.to("cpu").eval()
@@ -422,58 +409,6 @@ def can_capture(
     independent = all(map(row_wise, heads)) and all(worker.row_wise for worker in workers)
     nets = [*heads, *(worker.net for worker in workers)]
     return resident and independent and not any(map(has_hooks, nets))
-
-
-def _search(
-    dataset: Dataset,
-    plan: TrainingPlan,
-    folder: RunDir | None,
-    on_progress: ProgressCallback,
-    stop: threading.Event,
-    uploads: Uploads | None,
-) -> LossConfig:
-    """Train once for each pair of λ values and return the pair with the best validation score.
-
-    Scores are recorded in the folder, so that a resumed search skips finished pairs.
-    """
-    loss = plan.options.loss
-    pairs = _lambda_pairs(loss)
-    if len(pairs) == 1:
-        return replace(loss, lambda1=pairs[0][0], lambda2=pairs[0][1])
-    fingerprint = _fingerprint(dataset, plan)
-    scores = {
-        (each["lambda1"], each["lambda2"]): _score(each)
-        for each in (folder.records() if folder else [])
-        if each.get("kind") == "search" and each.get("fingerprint") == fingerprint
-    }
-    for at, (l1, l2) in enumerate(pairs):
-        if (l1, l2) in scores or stop.is_set():
-            continue
-        label = f"λ1={l1:g} λ2={l2:g} ({at + 1}/{len(pairs)})"
-        candidate = plan.with_loss(replace(loss, lambda1=l1, lambda2=l2))
-        result = _fit_once(dataset, candidate, None, False, on_progress, stop, label, uploads)
-        if stop.is_set():
-            break
-        scores[l1, l2] = max(_score(record) for record in result.records)
-        if folder is not None:
-            record = {"lambda1": l1, "lambda2": l2, "score": scores[l1, l2]}
-            folder.append_record({"kind": "search", **record, "fingerprint": fingerprint})
-    best = max(pairs, key=lambda pair: scores.get(pair, float("-inf")))
-    return replace(loss, lambda1=best[0], lambda2=best[1])
-
-
-def _score(record: Mapping[str, Any]) -> float:
-    score = record["score"]
-    return score if score is not None and math.isfinite(score) else -math.inf
-
-
-def _lambda_pairs(loss: LossConfig) -> list[tuple[float, float]]:
-    """List the pairs of λ values to try."""
-    return list(itertools.product(_as_tuple(loss.lambda1), _as_tuple(loss.lambda2)))
-
-
-def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 class ValidationScores:

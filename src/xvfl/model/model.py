@@ -10,7 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from xvfl.config import COORDINATOR, NO_PROTECTION, LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.config import (
+    COORDINATOR,
+    NO_PROTECTION,
+    LossConfig,
+    NetConfig,
+    PrivacyConfig,
+    build,
+    build_saved,
+)
 from xvfl.data.encoded import Encoded
 from xvfl.data.encoder import TableEncoder, encoder_from_dict
 from xvfl.data.images import ImageEncoder, Images
@@ -412,11 +420,9 @@ class Model:
                 name: encoder_from_dict(folder.read_json(f"encoders/{name}.json"))
                 for name in manifest["parties"]
             }
-            net = build(NetConfig, manifest["net"], MANIFEST)
-            loss = build(LossConfig, manifest["loss"], MANIFEST)
-            # Runs of version 0.2 have no protection.
-            stored = manifest.get("privacy", asdict(NO_PROTECTION))
-            privacy = build(PrivacyConfig, stored, MANIFEST)
+            net = build_saved(NetConfig, manifest["net"], MANIFEST)
+            loss = build_saved(LossConfig, manifest["loss"], MANIFEST)
+            privacy = build(PrivacyConfig, manifest["privacy"], MANIFEST)
             image = any(isinstance(each, ImageEncoder) for each in encoders.values())
             net, loss = resolve_saved(net, loss, privacy, image=image)
             heads = manifest.get("head_net")
@@ -432,13 +438,12 @@ class Model:
                 manifest["random_state"],
                 custom_nets,
                 privacy,
-                build(NetConfig, heads, MANIFEST) if heads else None,
+                build_saved(NetConfig, heads, MANIFEST) if heads else None,
                 all(map(shares_inputs, stored_nets)),
             )
             model.temperatures = manifest["temperatures"]
             model.class_factors = manifest.get("class_factors")
-            # Runs before version 0.3 have none.
-            load_decision_weights(model.method, manifest.get("decision_weights", {}))
+            load_decision_weights(model.method, manifest["decision_weights"])
             model.adds_noise = "bundle" not in manifest
             if statement := manifest.get("differential_privacy"):
                 model.differential_privacy = PrivacyStatement(**statement)

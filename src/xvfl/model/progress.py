@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -20,7 +19,9 @@ from xvfl.model.fit_report import FitReport
 from xvfl.model.fitting import ProgressCallback, ProgressUpdate
 from xvfl.system.report import Report, no_report
 
-Verbose = bool | Literal["auto"]
+Verbose = bool | None
+BAR_ALONE: tuple[object, ...] = (None, "auto")
+"""The bar alone; version 0.3 wrote `auto`."""
 """Show progress always, never, or in a terminal or a notebook alone."""
 LINE_SECONDS = 10.0
 """Least time between two plain lines."""
@@ -44,13 +45,13 @@ def overlap_table(overlap: Overlap) -> Table:
 
 def show_overlap(overlap: Overlap, verbose: Verbose) -> None:
     """Print the rows of each party on standard error, where a progress bar would be shown."""
-    if verbose is True or (verbose == "auto" and is_interactive()):
+    if verbose is True or (verbose in BAR_ALONE and is_interactive()):
         Console(stderr=True).print(overlap_table(overlap))
 
 
 def show_report(report: FitReport, verbose: Verbose) -> None:
     """Print what a training did on standard error, where a progress bar would be shown."""
-    if verbose is True or (verbose == "auto" and is_interactive()):
+    if verbose is True or (verbose in BAR_ALONE and is_interactive()):
         print(report, file=sys.stderr)
 
 
@@ -62,7 +63,7 @@ def work_bar(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report]:
     """Show what is being computed, the finished share, and the remaining time."""
-    if verbose is False or (verbose == "auto" and not is_interactive()):
+    if verbose is False or (verbose in BAR_ALONE and not is_interactive()):
         yield no_report
     elif is_interactive() or (console is not None and console.is_terminal):
         with _work_line(name, console or Console(stderr=True)) as report:
@@ -96,7 +97,7 @@ def progress_bar(
             report(", ".join(part for part in parts if part), done)
 
         yield show
-    if summary and last and (verbose is True or (verbose == "auto" and is_interactive())):
+    if summary and last and (verbose is True or (verbose in BAR_ALONE and is_interactive())):
         (console or Console(stderr=True)).print(f"training: {end_text(last[0])}", highlight=False)
 
 

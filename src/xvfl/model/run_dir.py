@@ -119,10 +119,8 @@ class RunDir:
         try:
             with safe_open(path, framework="pt") as file:
                 header = file.metadata() or {}
-                # Version 0.1.0 wrote no format.
-                if header.get("format", "1") != str(FORMAT):
-                    version, written = header.get("version", "0.1.0"), header.get("format", "1")
-                    raise self._other_format(version, written)
+                if header.get("format") != str(FORMAT):
+                    raise self._other_format(header["version"], header.get("format"))
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             metadata: dict[str, Any] = json.loads(header["metadata"])
         except (SafetensorError, OSError, KeyError, ValueError) as error:
@@ -172,7 +170,7 @@ class RunDir:
     def _advice(self, missing: str) -> str:
         if self.has(CHECKPOINT) and not self.has(MANIFEST) and missing != CHECKPOINT:
             return "training did not finish: run `xvfl train CONFIG --out RUN --resume`"
-        return "the folder is not a complete run: train again into another folder"
+        return "not a complete run: restore the folder from a backup, or train again"
 
     def _write(self, name: str, write: Callable[[Path], object]) -> None:
         path = self.path / name

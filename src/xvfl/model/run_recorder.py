@@ -60,7 +60,7 @@ class RunRecorder:
         if self.folder is None:
             return
         if not self.folder.has(CHECKPOINT):
-            self.folder.filter_records(lambda each: each.get("kind") == "search")
+            self.folder.filter_records(lambda each: False)
             return
         tensors, metadata = self.folder.load_tensors(CHECKPOINT)
         check_fingerprint(self.folder, metadata, self.fingerprint)

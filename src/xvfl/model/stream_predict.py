@@ -104,6 +104,6 @@ def predict_stream(
             raise
         raise InputError(
             f"{output.parent}: no space left for the predictions and the id index; free some "
-            "space, or choose another --output"
+            "space, or choose another --out"
         ) from error
     return summary

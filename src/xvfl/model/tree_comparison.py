@@ -54,7 +54,7 @@ class TreeComparison:
     lines: list[TreeLine]
     method: str
     model_seconds: float
-    """Of the model's training, without a search over λ."""
+    """Of the model's training."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form: that of the evaluation, with the entry `trees`."""

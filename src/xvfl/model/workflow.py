@@ -364,7 +364,7 @@ def predict_run(
         if mode not in (None, "local"):
             raise ModeError(
                 f"mode {mode!r}: a party's folder has only its own nets, so it predicts in mode "
-                "'local' only; `xvfl predict --federation` predicts with other parties"
+                "'local' only; `xvfl predict-federation` predicts with other parties"
             )
         mode = "local"
     else:
@@ -373,7 +373,7 @@ def predict_run(
     check_output(output)
     for name in inputs:
         if name not in model.encoders:
-            raise InputError(f"--input: {unknown('party', name, model.encoders)}")
+            raise InputError(f"tables: {unknown('party', name, model.encoders)}")
     ids = {name: id_column or columns.get(name) for name in inputs}
     if all(is_parquet(table) for table in inputs.values()):
         tables = {
@@ -407,7 +407,7 @@ def open_bundle(folder: RunDir) -> RunDir | None:
     if folder.has(HEADS) or manifest.get("side") == "coordinator":
         raise ModeError(
             f"{folder.path}: a coordinator's folder has the heads but no party's nets; predict "
-            "with a party's folder, or with `xvfl predict --federation`"
+            "with a party's folder, or with `xvfl predict-federation`"
         )
     return inner if "bundle" in manifest else None
 

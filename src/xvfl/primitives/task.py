@@ -69,12 +69,6 @@ class Classification:
         """Compute the cross-entropy with the probabilities of target logits (B, …, C). (B, …)"""
         return maths.soft_cross_entropy(out, target)
 
-    def distill(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """Compute T²·KL(teacher at T ‖ student at T) of logits (B, …, C). (B, …)"""
-        target = F.log_softmax(teacher / temperature, -1)
-        output = F.log_softmax(student / temperature, -1)
-        return temperature**2 * (target.exp() * (target - output)).sum(-1)
-
     def decisions(self, out: Tensor) -> Tensor:
         """Convert logits to log-probabilities, which can be averaged. (…, C)"""
         return out.log_softmax(-1)
@@ -175,10 +169,6 @@ class Regression:
     def distance(self, out: Tensor, target: Tensor) -> Tensor:
         """Compute the squared distance of outputs (B, …, 1). (B, …)"""
         return (out - target).square().sum(-1)
-
-    def distill(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """Compute the squared distance; numbers have no temperature."""
-        return self.distance(student, teacher)
 
     def decisions(self, out: Tensor) -> Tensor:
         """Return the outputs, which can be averaged. (…, 1)"""

@@ -43,6 +43,7 @@ from xvfl.service.run_description import (
 from xvfl.service.secret import load_secret, run_seed
 from xvfl.service.trained_heads import TrainedHeads
 from xvfl.system.event_log import FINISHED, LogFunction
+from xvfl.system.signals import stopped_event
 from xvfl.training.loop import Record, Trainer
 from xvfl.training.predict import BATCH, mean_score, mode_losses
 
@@ -143,7 +144,7 @@ class CoordinatorRun:
                     f"{error}; when all parties are back, start this command again: it continues "
                     f"from step {self._saved_step}"
                 ) from error
-            self.log({"event": "stopped", "step": self.trainer.progress.step})
+            self.log({**stopped_event(), "step": self.trainer.progress.step})
             summary["state"] = "stopped"
             return RunOutcome(self.trainer.progress.step)
 

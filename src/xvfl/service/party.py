@@ -5,8 +5,9 @@ run, so that nobody needs to start it for the next one.
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from xvfl.service.status_server import serve_status
 from xvfl.service.uploads.party_encoder import VERSION
 from xvfl.service.uploads.upload_party import UploadPartyService
 from xvfl.system.event_log import FINISHED, LogFunction
-from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals, stopped_event
 from xvfl.trail.acknowledgements import exchange_newest
 from xvfl.training.threads import limit_threads
 from xvfl.wire.client import PartyClient
@@ -153,8 +154,14 @@ class PartyConnection:
 class PartyConnections:
     """The connections of a party's process."""
 
-    def __init__(self, connections: Sequence[PartyConnection], identity: Identity) -> None:
+    def __init__(
+        self,
+        connections: Sequence[PartyConnection],
+        identity: Identity,
+        stop: threading.Event | None = None,
+    ) -> None:
         self._connections, self._identity = connections, identity
+        self._stop = stop or threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
 
@@ -181,6 +188,8 @@ class PartyConnections:
             thread.daemon = True
             thread.start()
         while not self._ended.wait(POLL_S):
+            if self._stop.is_set():
+                self.stop()
             for each in self._connections:
                 each.look()
         self.stop()
@@ -201,10 +210,18 @@ class PartyConnections:
     def status(self) -> dict[str, Any]:
         """Describe the connections, and what answers on them."""
         own = self._connections[0].party
-        problems = [f"{each.purpose}: {each.problem}" for each in self._connections if each.problem]
+        about: dict[str, Any] = {}
+        for each in self._connections:
+            about |= each.party.status()
+        purposes = defaultdict[str, list[str]](list)
+        for each in self._connections:
+            purposes[each.problem].append(each.purpose)
+        problems = [f"{' and '.join(names)}: {why}" for why, names in purposes.items() if why]
         if not self.connected:
             problems = problems or ["no connection to the coordinator"]
-        found: dict[str, Any] = {
+        if about.get("encoder_failed"):
+            problems.append(about["encoder_problem"])
+        return {
             "healthy": not problems,
             "problem": "; ".join(problems),
             "side": "party",
@@ -215,13 +232,16 @@ class PartyConnections:
             **describe_party(own.inputs.folder.path),
             **describe_approvals(own.inputs.folder.path),
             **self._identity.status(),
+            **about,
         }
-        for each in self._connections:
-            found |= each.party.status()
-        return found
 
 
-def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = False) -> None:
+def serve_party(
+    config: PartyProcessConfig,
+    show: bool = True,
+    once: bool = False,
+    stop: threading.Event | None = None,
+) -> bool:
     """Take part in training, and predict if the configuration says so, until a signal.
 
     Parameters
@@ -232,6 +252,13 @@ def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = Fals
         Print the log on standard error as well.
     once : bool, default=False
         Only train, and return when the coordinator has finished the run.
+    stop : threading.Event, default=None
+        Return when it is set, instead of at a signal; the caller owns the process (`own_process`).
+
+    Returns
+    -------
+    bool
+        Whether a signal has stopped it.
 
     Raises
     ------
@@ -240,13 +267,14 @@ def serve_party(config: PartyProcessConfig, show: bool = True, once: bool = Fals
         is finished.
 
     """
-    _serve(config, show, once=once, predicts=config.prediction is not None and not once)
+    predicts = config.prediction is not None and not once
+    return _serve(config, show, once=once, predicts=predicts, stop=stop)
 
 
 def serve_party_predictions(
     config: PartyProcessConfig, show: bool = True, again: bool = False
-) -> None:
-    """Only answer the coordinator's prediction requests, until a signal.
+) -> bool:
+    """Only answer the coordinator's prediction requests; tell whether a signal has ended it.
 
     Parameters
     ----------
@@ -262,7 +290,7 @@ def serve_party_predictions(
         raise ConfigError(
             "prediction: expected a section [prediction] with the `table` to open for prediction"
         )
-    _serve(config, show, trains=False, predicts=True, again=again)
+    return _serve(config, show, trains=False, predicts=True, again=again)
 
 
 def open_party(inputs: PartyInputs, log: LogFunction) -> "PartyService | UploadPartyService":
@@ -296,6 +324,17 @@ def connect_party(
     )
 
 
+@contextmanager
+def own_process(device: str, on_stop: Callable[[], None]) -> Iterator[None]:
+    """Handle stop signals, limit torch's threads and keep its random state, until the end."""
+    with (
+        stop_on_signals(on_stop=on_stop, timeout=STOP_TIMEOUT_S),
+        limit_threads(False, choose_device(device)),
+        torch.random.fork_rng(devices=[]),
+    ):
+        yield
+
+
 def _serve(
     config: PartyProcessConfig,
     show: bool,
@@ -303,8 +342,9 @@ def _serve(
     predicts: bool = False,
     again: bool = False,
     once: bool = False,
-) -> None:
-    """Reply to the coordinator's requests until the run ends, or a signal stops this process."""
+    stop: threading.Event | None = None,
+) -> bool:
+    """Reply to requests until the run ends, or until a stop; tell whether it was a stop."""
     name, settings = peer_name(config.tls.read()[1]), config.prediction
     folder, log = open_state_dir(config, name, show)
     connections, rows, identity = list[PartyConnection](), dict[str, int](), Identity(config, log)
@@ -324,19 +364,22 @@ def _serve(
             PartyConnection(PREDICTION, config, lambda: predictor, log, identity, not trains)
         )
         rows["prediction_rows"] = len(predictor.table.ids)
-    every = PartyConnections(connections, identity)
+    every = PartyConnections(connections, identity, stop)
     with ExitStack() as stack:
         serve_status(config, every.status, log, stack)
-        stack.enter_context(stop_on_signals(on_stop=every.stop, timeout=STOP_TIMEOUT_S))
+        if stop is None:
+            stack.enter_context(own_process(config.device, every.stop))
         stack.enter_context(exchange_newest(folder.path, name, every, log))
         if predicts and settings is not None and settings.address is not None:
             assisted = AssistedPredictor(inputs, predictor.handles, every.call, log)
             start_endpoint(settings, assisted, {"party": name}, log, stack)
         log({"event": "started", "coordinator": config.coordinator, **rows})
-        stack.enter_context(limit_threads(False, choose_device(config.device)))
-        stack.enter_context(torch.random.fork_rng(devices=[]))
         every.run()
     end = connections[0].end_reason
-    log({"event": "stopped", "reason": end or "stop signal"})
-    if end not in (None, FINISHED):
+    if end is None:
+        log(stopped_event())
+        return True
+    if end != FINISHED:
         raise PartyError(f"the coordinator ended this party's part: {end}")
+    log({"event": "stopped", "reason": end, "exit_code": 0})
+    return False

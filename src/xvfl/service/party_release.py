@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build
+from xvfl.config import LossConfig, NetConfig, PrivacyConfig, build_saved
 from xvfl.data.encoder import encoder_from_dict
 from xvfl.errors import WireError, XVFLError
 from xvfl.federation.endpoint import LAST_STEP
@@ -133,9 +133,9 @@ class PartyFolder:
             run = encoder_name(upload["version"]) if upload else manifest["run"]
             parts = self.load_parts(run, "Release")
             image = parts.encoder.layout.image is not None
-            loss = build(LossConfig, manifest["loss"], "release")
+            loss = build_saved(LossConfig, manifest["loss"], "release")
             net, loss = resolve_saved(parts.net, loss, parts.privacy, image=image)
-            head_net = build(NetConfig, heads, "release") if heads else None
+            head_net = build_saved(NetConfig, heads, "release") if heads else None
             task = task_from_dict(manifest)
             widths = [net.embedding_dim] if head_net else None
             _check_size(message, head_net or net, loss, parts.privacy, task, image, widths)

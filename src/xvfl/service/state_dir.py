@@ -23,10 +23,9 @@ KEYS = (SECRET, PRIVATE_KEY, "upload.key")
 FILES = """
 *.safetensors *.tmp alignment.json approvals.* bundle completion.json encoder.json encoders
 encoder_version.json evaluation.json explanation.* heads heads.json heads.lock held_out.json
-listener.* log.jsonl manifest.json matching_sessions.jsonl missing.json missing_rates.json peers
-prediction receipts
-records.jsonl release.json release.pub releases releases.json releases.lock requests-* run.json
-runs-* secret_requests split.json trail.jsonl uploads withdrawn.*
+listener.* log.jsonl* manifest.json matching_sessions.jsonl missing.json missing_rates.json peers
+prediction receipts records.jsonl release.json release.pub releases releases.json releases.lock
+requests-* run.json runs-* secret_requests split.json trail.jsonl uploads withdrawn.*
 """
 OWN = (*KEYS, *FILES.split())
 """Names that processes write into their state folder, beside the folder of a local party."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xvfl.config import LossConfig, NetConfig, build
+from xvfl.config import LossConfig, NetConfig, build_saved
 from xvfl.errors import RunError
 from xvfl.federation.upload.manifest import encoder_name
 from xvfl.methods import method_spec
@@ -134,7 +134,7 @@ def load_trained_heads(folder: RunDir, config: CoordinatorConfig) -> TrainedHead
     manifest = folder.manifest()
     names, task = tuple(manifest["parties"]), task_from_dict(manifest)
     loss, net = (
-        build(kind, manifest[key], str(folder.path))
+        build_saved(kind, manifest[key], str(folder.path))
         for kind, key in ((LossConfig, "loss"), (NetConfig, "net"))
     )
     image, encoders = manifest["image"], manifest.get("encoders", {})

@@ -20,6 +20,13 @@ def stop_code() -> int:
     return _codes[0] if len(_codes) == 1 else INTERRUPTED
 
 
+def stopped_event() -> dict[str, str | int]:
+    """Return the log event of a process that a signal has stopped: the reason and its exit code."""
+    code = stop_code()
+    reason = "SIGTERM" if code == 0 else "interrupted"
+    return {"event": "stopped", "reason": reason, "exit_code": code}
+
+
 class StopRequest(threading.Event):
     """Set by the first stop signal."""
 

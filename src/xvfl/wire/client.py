@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import secrets
 import threading
 import time
@@ -15,7 +16,7 @@ import grpc
 
 from xvfl.errors import Fault, PartyError, RunError, WireError, XVFLError
 from xvfl.system.printable import one_line
-from xvfl.wire import codec
+from xvfl.wire import codec, protocol
 from xvfl.wire.limited_log import LogEvent
 from xvfl.wire.limits import CHUNK_BYTES, RECHECK_S, SMALL_BYTES, FrameAssembler, split_frame
 from xvfl.wire.messages import Challenge, Hello, Message, Proof
@@ -27,6 +28,8 @@ DUPLICATE_TIMEOUT_S = 30.0
 """How long to retry while the coordinator is still connected to an older process of this party."""
 REPEAT_S = 600.0
 """Seconds until the same reason for a lost connection is logged again."""
+DRAIN_S = 3.0
+"""Time to reply to an open request before a connection is closed."""
 MAX_TLS_FAILURES = 3
 """Consecutive TLS handshakes that fail before the client gives up."""
 PERMANENT = (
@@ -40,8 +43,13 @@ PERMANENT = (
 """Errors that a reconnection would not change."""
 REFUSED = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED
 """Those among them that the operators of the two sides can change."""
-
-
+OLD_REFUSAL = re.compile(r"expected protocol version ([1-3]), got \d")
+"""How a coordinator before 0.4 rejects a newer party."""
+BROKEN = (
+    *("Stream removed", "Socket closed", "recvmsg", "sendmsg", "GOAWAY", "Connection reset"),
+    *("Broken pipe", "end of TCP stream", "keepalive", "Endpoint", "Cancelling all calls"),
+)
+"""How gRPC's texts of a broken connection begin."""
 NONCE_BYTES = 32
 CheckProof = Callable[[bytes, Proof], None]
 """Raise if the proof for a nonce does not show a coordinator with a valid certificate."""
@@ -91,9 +99,11 @@ class PartyClient:
         self._give_up_s, self._on_clock = reconnect_timeout, on_clock
         self._stopped = threading.Event()
         self._stop: Callable[[], object] = lambda: None
-        self.connected = False
+        self.connected = self._busy = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: Any = None
+        self._version = protocol.BASE
+        """Version of the protocol that the coordinator speaks, too."""
         self._problem = ""
         """Why this party ends the connection."""
 
@@ -104,7 +114,8 @@ class PartyClient:
             raise PartyError("no connection to the coordinator")
 
         async def request() -> bytes:
-            reply: bytes = await channel.unary_unary(CALL_PATH)(codec.encode(message))
+            frame = codec.encode(message, self._version)
+            reply: bytes = await channel.unary_unary(CALL_PATH)(frame)
             return reply
 
         future = asyncio.run_coroutine_threadsafe(request(), loop)
@@ -121,7 +132,10 @@ class PartyClient:
         asyncio.run(self._serve())
 
     def stop(self) -> None:
-        """Close the connection and make `run` return; callable from any thread."""
+        """Close the connection and make `run` return; callable from any thread.
+
+        A request that is being handled is replied to first, unless it takes longer than `DRAIN_S`.
+        """
         self._stopped.set()
         # The event loop may be closed already.
         with suppress(RuntimeError):
@@ -137,6 +151,8 @@ class PartyClient:
             session = asyncio.create_task(self._session())
             await asyncio.wait({session, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if not session.done():
+                if self._busy:
+                    await asyncio.wait({session}, timeout=DRAIN_S)
                 session.cancel()
                 await asyncio.wait({session})
                 return
@@ -171,17 +187,19 @@ class PartyClient:
                     if not isinstance(proof, Proof):
                         raise WireError(f"expected Proof first, got {type(proof).__name__}")
                     await asyncio.to_thread(self._check_proof, nonce, proof)
+                    self._version = protocol.agree(proof.side)
                     self._on_clock(proof.time)
                     greeted = self.connected = True
                     self._loop, self._channel = asyncio.get_running_loop(), channel
                     checking = asyncio.create_task(self._check_again(call, nonce, proof))
-                    await call.write(codec.encode(self._hello()))
+                    await call.write(codec.encode(self._hello(), self._version))
                 while frame is not None and (frame := await self._read(call, self._max_bytes)):
-                    received = True
+                    received = self._busy = True
                     reply = await asyncio.to_thread(self._handle, frame)
                     for chunk in split_frame(reply):
                         await call.write(chunk)
-                    if self._is_over():
+                    self._busy = False
+                    if self._is_over() or self._stopped.is_set():
                         await call.done_writing()
             except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
                 pass
@@ -190,16 +208,19 @@ class PartyClient:
                 if not self._problem:
                     raise
             except WireError as error:
-                raise PartyError(f"the coordinator at {self._address}: {error}") from error
+                fault: Fault = "refused" if isinstance(error, protocol.ProtocolError) else "away"
+                text = f"the coordinator at {self._address}: {error}"
+                raise PartyError(text, fault=fault) from error
             except XVFLError as error:
                 self._problem = str(error)
             finally:
-                self.connected, self._channel = False, None
+                self.connected, self._busy, self._channel = False, False, None
                 if checking is not None:
                     checking.cancel()
             if self._problem:
                 return _Session(greeted, received, grpc.StatusCode.ABORTED, self._problem)
             text = one_line(await call.details() or "the connection was closed")
+            text = _explain(text, self._address)
             return _Session(greeted, received, await call.code(), text)
 
     async def _read(self, call: Any, max_bytes: int) -> bytes | None:
@@ -238,13 +259,25 @@ def call_coordinator(
             if not isinstance(proof := codec.decode(reply, CHUNK_BYTES), Proof):
                 return proof
             check_proof(nonce, proof)
-            reply = call(codec.encode(message), timeout=timeout)
+            version = protocol.agree(proof.side)
+            reply = call(codec.encode(message, version), timeout=timeout)
         except grpc.RpcError as error:
             details = error.details() if isinstance(error, grpc.Call) else str(error)
             raise PartyError(
                 f"no reply of the coordinator at {address}: {one_line(str(details))}"
             ) from error
     return codec.decode(reply, CHUNK_BYTES)
+
+
+def _explain(text: str, address: str) -> str:
+    """Say in words why a connection was rejected, failed or broke, and what to do."""
+    if old := OLD_REFUSAL.search(text):
+        return protocol.no_common_version(protocol.side_of_version(int(old[1])))
+    if text.startswith("failed to connect to all addresses"):
+        return f"no coordinator answers at {address} ({text.rpartition(': ')[2]})"
+    if text.startswith(BROKEN):
+        return f"the connection to the coordinator at {address} broke ({text})"
+    return text
 
 
 class _ReconnectPolicy:

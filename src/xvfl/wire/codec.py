@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from xvfl.errors import WireError
+from xvfl.wire import protocol
 from xvfl.wire.messages import KINDS, Message
 from xvfl.wire.texts import MAX_DOCUMENT_BYTES, TextRule
 
-MAGIC, VERSION = b"XV", 4
+MAGIC = b"XV"
 HEAD = struct.Struct("<2sHHQI")
 CRC = struct.Struct("<I")
 OVERHEAD = HEAD.size + CRC.size
@@ -42,13 +43,13 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
-def encode(message: Message) -> bytes:
-    """Encode a message as a frame."""
+def encode(message: Message, version: int = protocol.BASE) -> bytes:
+    """Encode a message as a frame of a version of the protocol."""
     parts: list[bytes] = []
-    for name, hint in _fields(type(message))[1:]:
-        _write(parts, hint, getattr(message, name))
+    for name, hint in message_fields(type(message), version)[1:]:
+        _write(parts, hint, getattr(message, name), version)
     body = b"".join(parts)
-    head = HEAD.pack(MAGIC, VERSION, _NUMBERS[type(message)], message.request_id, len(body))
+    head = HEAD.pack(MAGIC, version, _NUMBERS[type(message)], message.request_id, len(body))
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body))
 
 
@@ -65,7 +66,8 @@ def decode(frame: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Message:
         raise WireError("frame: wrong checksum; it was damaged in transit")
     reader = _Reader(frame, OVERHEAD)
     kind = KINDS[number]
-    values = {name: reader.read(hint, name) for name, hint in _fields(kind)[1:]}
+    hints = message_fields(kind, reader.version)[1:]
+    values = {name: reader.read(hint, name) for name, hint in hints}
     if reader.at != len(frame):
         raise WireError(f"{kind.__name__}: {len(frame) - reader.at} bytes too many")
     message: Message = kind(request_id=request_id, **values)
@@ -79,14 +81,17 @@ def frame_size(start: bytes) -> int:
     magic, version, number, _, length = HEAD.unpack_from(start)
     if magic != MAGIC:
         raise WireError(f"frame: expected it to begin with {MAGIC!r}, got {magic!r}; not xvfl?")
-    if version != VERSION:
-        raise WireError(
-            f"frame: expected protocol version {VERSION}, got {version}; "
-            "run the same version of xvfl on both sides"
-        )
+    if not protocol.BASE <= version <= protocol.NEWEST:
+        peer = protocol.side_of_version(version)
+        raise protocol.ProtocolError(protocol.no_common_version(peer))
     if number not in KINDS:
         raise WireError(f"frame: expected a kind from 1 to {max(KINDS)}, got {number}")
     return OVERHEAD + int(length)
+
+
+def frame_version(frame: bytes) -> int:
+    """Read the version of the protocol of a frame whose header was checked."""
+    return int(HEAD.unpack_from(frame)[1])
 
 
 def kind_and_request_id(frame: bytes) -> tuple[int, int]:
@@ -98,27 +103,32 @@ def kind_and_request_id(frame: bytes) -> tuple[int, int]:
 _FIELDS: dict[Any, list[tuple[str, Any]]] = {}
 
 
-def _fields(cls: Any) -> list[tuple[str, Any]]:
-    if cls not in _FIELDS:
+def message_fields(cls: Any, version: int) -> list[tuple[str, Any]]:
+    """Return names and types of the fields of a message in a version of the protocol."""
+    if (cls, version) not in _FIELDS:
         hints = get_type_hints(cls, include_extras=True)
-        _FIELDS[cls] = [(field.name, hints[field.name]) for field in fields(cls)]
-    return _FIELDS[cls]
+        _FIELDS[cls, version] = [
+            (field.name, hints[field.name])
+            for field in fields(cls)
+            if field.metadata.get("since", protocol.BASE) <= version
+        ]
+    return _FIELDS[cls, version]
 
 
-def _write(parts: list[bytes], hint: Any, value: Any) -> None:
+def _write(parts: list[bytes], hint: Any, value: Any, version: int) -> None:
     if hint is Tensor:
         _write_tensor(parts, value)
     elif hint is bytes:
         parts += (struct.pack("<I", len(value)), value)
     elif get_origin(hint) is Annotated:
-        _write(parts, bytes, value.encode())
+        _write(parts, bytes, value.encode(), version)
     elif get_origin(hint) is tuple:
         parts.append(struct.pack("<H", len(value)))
         for each in value:
-            _write(parts, get_args(hint)[0], each)
+            _write(parts, get_args(hint)[0], each, version)
     elif is_dataclass(hint):
-        for name, inner in _fields(hint):
-            _write(parts, inner, getattr(value, name))
+        for name, inner in message_fields(hint, version):
+            _write(parts, inner, getattr(value, name), version)
     else:
         parts.append(_SCALARS[hint].pack(value))
 
@@ -142,6 +152,7 @@ class _Reader:
 
     def __init__(self, frame: bytes, at: int) -> None:
         self.frame, self.at = memoryview(frame), at
+        self.version = frame_version(frame)
 
     def read(self, hint: Any, where: str) -> Any:
         """Read a value; `where` is the name of its field, for errors."""
@@ -158,7 +169,8 @@ class _Reader:
             return tuple(self.read(get_args(hint)[0], where) for _ in range(count))
         if is_dataclass(hint):
             make: Callable[..., Any] = hint  # type: ignore[assignment]
-            return make(**{name: self.read(each, name) for name, each in _fields(hint)})
+            inner = message_fields(hint, self.version)
+            return make(**{name: self.read(each, name) for name, each in inner})
         value = self._unpack(_SCALARS[hint].format)[0]
         if hint is bool and value > 1:
             raise WireError(f"bool: expected 0 or 1, got {value}")

@@ -28,6 +28,8 @@ class Connection:
     hello: Hello
     certificate: bytes
     """The party's certificate (PEM)."""
+    version: int
+    """Version of the protocol of messages to the party."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     expected: dict[int, int] = field(default_factory=dict)
     """Largest reply to each request that was sent and not answered yet, in bytes."""
@@ -37,7 +39,6 @@ class Connection:
 @dataclass(frozen=True)
 class _OpenRequest:
     message: Message
-    frame: bytes
     reply: Future[Message]
 
 
@@ -81,7 +82,7 @@ class GrpcTransport:
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the future holds the reply, also after a reconnection."""
-        request = _OpenRequest(message, codec.encode(message), Future())
+        request = _OpenRequest(message, Future())
         self._loop.call_soon_threadsafe(self._open_request, request)
         return request.reply
 
@@ -154,7 +155,8 @@ class GrpcTransport:
         if self._open is not None and connection is not None:
             message = self._open.message
             connection.expected[message.request_id] = self._limit(message, connection.hello)
-            self._start(self._write(connection, self._open.frame))
+            frame = codec.encode(message, connection.version)
+            self._start(self._write(connection, frame))
 
     async def _write(self, connection: Connection, frame: bytes) -> None:
         async with connection.writing:

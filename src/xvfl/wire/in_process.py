@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from xvfl.wire import codec
+from xvfl.wire import codec, protocol
 from xvfl.wire.messages import Hello, Message
 
 
@@ -22,7 +22,7 @@ class InProcessTransport:
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the future is done on return."""
         answer: Future[Message] = Future()
-        frame = codec.encode(message)
+        frame = codec.encode(message, protocol.NEWEST)
         self._sent += len(frame)
         reply = self._handle(frame)
         self._received += len(reply)

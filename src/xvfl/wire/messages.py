@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from torch import Tensor
 
+from xvfl.wire.protocol import Side, own_side
 from xvfl.wire.texts import Code, Document, Line, Name, Note
 
 
@@ -396,6 +397,8 @@ class Challenge(Numbered):
     """32 random bytes."""
     time: float = field(default_factory=time)
     """The sender's clock, in seconds since 1970."""
+    side: Side = field(default_factory=own_side)
+    """Versions of the protocol that the sender speaks."""
 
 
 @dataclass(frozen=True)
@@ -408,6 +411,8 @@ class Proof(Numbered):
     """Signature of the nonce and the party's certificate by the key of this certificate."""
     time: float = field(default_factory=time)
     """The sender's clock, in seconds since 1970."""
+    side: Side = field(default_factory=own_side)
+    """Versions of the protocol that the sender speaks."""
 
 
 Training = Begin | Ready | Embed | Embedded | Complete | Completed | Backward | CueGradient | Flush

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from xvfl.errors import CertificateError, NotYetError, RunError, WireError, XVFLError
-from xvfl.wire import codec
+from xvfl.wire import codec, protocol
 from xvfl.wire.front import Front
 from xvfl.wire.grpc_transport import END_TIMEOUT_S, Connection, GrpcTransport
 from xvfl.wire.limited_log import LimitedLog, LogEvent
@@ -224,17 +224,20 @@ class CoordinatorServer:
             certificate = _certificate(stream)
             name = await self._accepted_name(certificate)
             async with asyncio.timeout(self._hello_timeout):
-                hello = await self._greet(stream, certificate, name)
+                challenge = await self._greet(stream, certificate, name)
+                hello = await self._read(stream, Hello)
             transport = self.by_purpose.get(hello.purpose, self.transports)[name]
             if transport.taken_by(hello):
                 self._reject(name, DUPLICATE, peer)
                 await stream.abort(grpc.StatusCode.ALREADY_EXISTS, DUPLICATE)
             self._check_hello(name, hello)
-            connection = Connection(stream, hello, certificate)
+            version = protocol.agree(challenge.side)
+            connection = Connection(stream, hello, certificate, version)
             transport.connect(connection)
             self._front.set_pending(peer, False)
             event = {"event": "connected", "party": name, "purpose": hello.purpose}
-            self._limited_log({**event, "instance_id": hello.instance_id})
+            about = {"protocol": version, "release": challenge.side.release}
+            self._limited_log({**event, "instance_id": hello.instance_id, **about})
             while (chunk := await stream.read()) is not grpc.aio.EOF:
                 transport.receive(connection, chunk)
             if not connection.assembler.complete:
@@ -266,13 +269,14 @@ class CoordinatorServer:
 
         `Withdraw` needs no stream, nor does the `Challenge` before it.
         """
-        request_id = 0
+        request_id, version = 0, protocol.BASE
         try:
             certificate = _certificate(context)
             name = await self._accepted_name(certificate)
             message = codec.decode(frame, CHUNK_BYTES)
-            request_id = message.request_id
+            request_id, version = message.request_id, codec.frame_version(frame)
             if isinstance(message, Challenge):
+                protocol.agree(message.side)
                 return codec.encode(await self._sign(message, certificate))
             if not self._is_connected(name) and not isinstance(message, Withdraw):
                 raise WireError("expected a stream with an accepted Hello first")
@@ -283,7 +287,7 @@ class CoordinatorServer:
         except Exception:
             self._log_event({"event": "internal_error", "traceback": traceback.format_exc()})
             reply = ErrorReply(request_id, "RuntimeError", INTERNAL)
-        return codec.encode(reply)
+        return codec.encode(reply, version)
 
     def _is_connected(self, name: str) -> bool:
         every = (*self.by_purpose.values(), self.transports)
@@ -315,13 +319,13 @@ class CoordinatorServer:
             )
         return name
 
-    async def _greet(self, stream: Any, certificate: bytes, name: str) -> Hello:
-        """Reply to the party's `Challenge`, then read its `Hello`."""
-        challenge = await self._read(stream, Challenge)
+    async def _greet(self, stream: Any, certificate: bytes, name: str) -> Challenge:
+        """Read the party's `Challenge` and reply to it."""
+        challenge: Challenge = await self._read(stream, Challenge)
+        protocol.agree(challenge.side)
         self._on_clock(name, challenge.time)
         await stream.write(codec.encode(await self._sign(challenge, certificate)))
-        hello: Hello = await self._read(stream, Hello)
-        return hello
+        return challenge
 
     async def _sign(self, challenge: Challenge, certificate: bytes) -> Proof:
         signed = await asyncio.to_thread(self._prove, challenge.nonce, certificate)

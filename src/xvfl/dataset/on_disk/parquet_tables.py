@@ -14,7 +14,7 @@ from xvfl.data.parquet import ParquetTable, is_parquet, open_parquet
 from xvfl.errors import ConfigError
 
 MAX_CELLS_IN_MEMORY = 100_000_000
-"""With `out_of_core = "auto"`, the largest number of cells prepared in memory: about 3 GB."""
+"""Without `out_of_core`, the largest number of cells prepared in memory: about 3 GB."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ParquetTables:
 
 
 def trains_from_disk(config: Config, base: Path) -> bool:
-    """Decide whether a run keeps its tables on disk; "auto" does so for large Parquet files."""
+    """Decide whether a run keeps its tables on disk; by default, large Parquet files."""
     tables = [party.table for party in config.parties.values()]
     if config.labels.table is not None:
         tables.append(config.labels.table)
@@ -61,7 +61,7 @@ def trains_from_disk(config: Config, base: Path) -> bool:
             f"out_of_core: expected every table in a .parquet file, got {others[0]!r}; convert it, "
             "or remove `out_of_core`"
         )
-    if config.out_of_core == "auto":
+    if config.out_of_core is None:
         return not others and sum(_cells(base / each) for each in tables) > MAX_CELLS_IN_MEMORY
     return config.out_of_core
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from xvfl.config import EncoderConfig, TrainConfig
+from xvfl.config import AUTO, EncoderConfig, TrainConfig
 from xvfl.federation.fused import FusedFederation
 from xvfl.federation.party_worker import PartyWorker
 from xvfl.federation.upload.objectives import AugmentedImages, Contrastive, Reconstruction
@@ -25,7 +25,7 @@ WHITENED_ROWS = 20_000
 
 def choose_objective(config: EncoderConfig, layout: Layout) -> str:
     """Return the configured objective; by default contrastive for images, else reconstruction."""
-    if config.objective != "auto":
+    if config.objective is not None:
         return config.objective
     return "contrastive" if layout.image is not None else "reconstruction"
 
@@ -84,7 +84,7 @@ class EncoderTraining:
         ).to(device)
         train = TrainConfig(
             epochs=config.epochs,
-            batch_size=config.batch_size or (IMAGE_BATCH if contrastive else 0),
+            batch_size=config.batch_size or (IMAGE_BATCH if contrastive else AUTO),
             optimizer="adamw",
             learning_rate=config.learning_rate or (1e-3 if contrastive else 2e-3),
             # Without a warmup, contrastive learning fails for some seeds.

@@ -83,6 +83,7 @@ PARTY = {
     "approvals_pending": StatusMetric("Requests that wait for `xvfl approve`."),
     "encoder_version": StatusMetric("Version of the encoder."),
     "encoder_progress": StatusMetric("Finished share of its training."),
+    "encoder_failed": StatusMetric("1 if the encoder cannot be trained; the log has the reason."),
     "upload_rows": StatusMetric("Rows of the upload."),
     "upload_part": StatusMetric("Part of this version: 0, and 1 more for each addition."),
     "upload_appended": StatusMetric("Its rows that no earlier part had."),

@@ -169,13 +169,13 @@ METRIC_NAMES = {
 """How each metric is called in tables and plots."""
 
 
-def choose_metric(name: str, task: Task) -> tuple[str, Metric]:
-    """Resolve `auto`: AUROC for two classes, accuracy for more, R² for numbers."""
-    if name == "auto" and task.kind == "classification":
+def choose_metric(name: str | None, task: Task) -> tuple[str, Metric]:
+    """Choose a metric; by default AUROC for two classes, accuracy for more, R² for numbers."""
+    if name is None and task.kind == "classification":
         name = "auroc" if task.n_outputs == 2 else "accuracy"
-    elif name == "auto":
+    elif name is None:
         name = "r2"
     known = METRICS[task.kind]
     if name not in known:
-        raise InputError(f"metric: {unknown('metric', name, ['auto', *known])}")
+        raise InputError(f"metric: {unknown('metric', name, known)}")
     return name, known[name]

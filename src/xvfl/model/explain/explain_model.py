@@ -53,7 +53,7 @@ EXAMPLES = 10
 class ExplainOptions:
     """What to explain, and how precisely."""
 
-    metric: str = "auto"
+    metric: str | None = None
     rows: Literal["all", "shared"] = "all"
     """`all` labeled rows, or those that every given party observes."""
     n_repeats: int = 5

@@ -32,7 +32,7 @@ from xvfl.service.status_server import StatusFunction, serve_status
 from xvfl.service.trained_heads import load_federated_model
 from xvfl.system.event_log import LogFunction
 from xvfl.system.locks import is_locked
-from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals
+from xvfl.system.signals import STOP_TIMEOUT_S, stop_on_signals, stopped_event
 from xvfl.training.threads import limit_threads
 from xvfl.wire.in_process import InProcessTransport
 from xvfl.wire.server import Answer, CoordinatorServer, reject_request
@@ -92,7 +92,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         start_endpoint(settings, predictor, {}, log, stack)
         stack.enter_context(lend_connections(folder.path, server))
         _follow_heads(config, predictor, server, stop, log)
-    log({"event": "stopped", "reason": "stop signal"})
+    log(stopped_event())
 
 
 def _follow_heads(

@@ -175,6 +175,7 @@ class UploadPartyService:
             "encoder_version": self._encoder.version,
             "encoder_progress": round(self.progress, 3),
             "encoder_problem": self.problem,
+            "encoder_failed": int(bool(self.problem) and not self.problem.startswith(WAITS)),
             "upload_stored": int(self.uploaded),
             "upload_bytes": manifest.n_bytes if manifest else 0,
             "upload_created": manifest.created if manifest else "",

@@ -46,6 +46,7 @@ from xvfl.service.uploads.upload_checks import find_problems
 from xvfl.service.uploads.upload_store import UploadStore
 from xvfl.system.event_log import FINISHED, LogFunction
 from xvfl.system.locks import file_lock
+from xvfl.system.signals import stopped_event
 from xvfl.training.loop import Trainer
 from xvfl.training.predict import mean_score, mode_losses
 from xvfl.wire.in_process import OfflineTransport
@@ -239,7 +240,7 @@ class UploadRun:
             recorder.save_checkpoint()
             if stop.is_set():
                 summary["state"] = "stopped"
-                self._log({"event": "stopped", "step": trainer.progress.step})
+                self._log({**stopped_event(), "step": trainer.progress.step})
                 return RunOutcome(trainer.progress.step)
             trainer.load_best()
             test_rows = rows.take(test.to(device))

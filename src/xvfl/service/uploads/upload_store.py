@@ -259,7 +259,8 @@ class UploadStore:
             return np.memmap(path, dtype=DTYPES[name], mode=mode, shape=self._shape(name))
         except (OSError, ValueError) as error:
             raise RunError(
-                f"{path}: cannot be read ({error}); the upload was deleted, or is damaged"
+                f"{path}: cannot be read ({error}); restore it from a backup, or delete "
+                f"{path.parent}, so that the party uploads it again"
             ) from error
 
 

@@ -1,23 +1,16 @@
-"""Plots of a run: training curves, and metrics by prediction mode on the same rows.
-
-matplotlib is optional (`pip install 'xvfl[plots]'`); it is imported when a plot is drawn.
-"""
+"""Plots of a run: training curves, and metrics by prediction mode on the same rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from xvfl.errors import RunError
 from xvfl.model.evaluation import ALL, Evaluation
+from xvfl.model.report.charts import new_figure, plain_axis, save_figure
 from xvfl.model.tree_comparison import TreeLine
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-NO_MATPLOTLIB = "plots need matplotlib: pip install 'xvfl[plots]'"
 COLORS = {
     "local": "#d95f02",
     "assisted": "#7570b3",
@@ -33,22 +26,11 @@ METRICS = {
 """The metrics of the plot of an evaluation, and their labels, by task."""
 
 
-def has_matplotlib() -> bool:
-    """Return whether matplotlib can be imported."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
 def plot_training(
     records: Sequence[dict[str, Any]], path: Path, score_name: str = "log-loss"
 ) -> None:
     """Plot loss terms and validation loss over the epochs."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure = new_figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     frame = pd.DataFrame(records).drop(columns=["kind", "modes"], errors="ignore").astype(float)
     epochs = frame["epoch"]
@@ -69,13 +51,11 @@ def plot_evaluation(evaluation: Evaluation, path: Path, trees: Sequence[TreeLine
 
     In regression, also plot predictions and residuals of collaborative prediction.
     """
-    from matplotlib.figure import Figure
-
     groups = comparable_groups(evaluation, trees)
     metrics = METRICS[evaluation.task]
     bars = sum(len(group.bars) + 1.4 for group in groups)
     height, more = max(3.0, 0.3 * bars + 0.9), 3.8 if evaluation.pairs else 0.0
-    whole = Figure(figsize=(9, height + more), layout="constrained")
+    whole = new_figure(9, height + more)
     heights = [height, more] if more else [height]
     parts = whole.subfigures(len(heights), height_ratios=heights, squeeze=False)
     figure, *rest = parts[:, 0]
@@ -103,7 +83,7 @@ def plot_evaluation(evaluation: Evaluation, path: Path, trees: Sequence[TreeLine
         values = [of[metric] for group in groups for _, of, _ in group.bars]
         low, high = min(0.0, *values), max([1.0, *values] if metric != "rmse" else values)
         axis.set(xlabel=metrics[metric], xlim=(low, 1.12 * high), ylim=(place + 0.6, 0.7))
-        axis.spines[["top", "right"]].set_visible(False)
+        plain_axis(axis)
     save_figure(whole, path)
 
 
@@ -121,7 +101,7 @@ def _plot_pairs(figure: Any, pairs: Sequence[tuple[float, float]]) -> None:
     right.axhline(0, color="#888888", linestyle=":")
     right.set(xlabel="collaborative prediction", ylabel="residual: label − prediction")
     for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
+        plain_axis(axis)
 
 
 @dataclass(frozen=True)
@@ -154,11 +134,3 @@ def comparable_groups(evaluation: Evaluation, trees: Sequence[TreeLine] = ()) ->
         bars += [(f"trees {line.way}", line.metrics, "trees") for line in of_all]
         groups.append(BarGroup(f"all {together[0].rows} rows", bars))
     return groups
-
-
-def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure to a file."""
-    try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise RunError(f"{path}: could not be written ({error.strerror})") from error

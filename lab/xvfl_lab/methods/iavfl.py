@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from xvfl import maths
 from xvfl.methods.base import Federation, Mode
 from xvfl.nets import ConcatHead
 from xvfl.primitives.rows import Rows
-from xvfl.primitives.task import CLASSIFICATION, Task
 
 
 class IAVFL:
@@ -31,20 +31,19 @@ class IAVFL:
         self,
         teacher: ConcatHead,
         students: nn.ModuleList,
-        alpha: float,
-        temperature: float,
-        task: Task = CLASSIFICATION,
+        alpha: float = 0.5,
+        temperature: float = 2.0,
     ) -> None:
         """Take the teacher's head and one head per student; `alpha` is α, `temperature` T."""
         self.heads: nn.Module = nn.ModuleDict({"teacher": teacher, "students": students})
         self._teacher, self._students = teacher, students
-        self.alpha, self.temperature, self.task = alpha, temperature, task
+        self.alpha, self.temperature = alpha, temperature
 
     def select_parties(self, parties: Sequence[int]) -> "IAVFL":
         """Return the method for a subset of the parties; the teacher gets zeros (D7)."""
         students = nn.ModuleList([self._students[i] for i in parties])
         teacher = self._teacher.select_parties(parties)
-        return IAVFL(teacher, students, self.alpha, self.temperature, self.task)
+        return IAVFL(teacher, students, self.alpha, self.temperature)
 
     def loss(self, federation: Federation, rows: Rows) -> dict[str, Tensor]:
         """Compute the teacher's loss and the sum of the students' losses."""
@@ -55,12 +54,12 @@ class IAVFL:
         students = torch.stack(
             [head(for_student[:, i]) for i, head in enumerate(self._students)], 1
         )
-        hard = self.task.loss(students, rows.y)
-        soft = self.task.distill(students, teacher.detach().unsqueeze(1), self.temperature)
+        hard = maths.cross_entropy(students, rows.y)
+        soft = divergence(teacher.detach().unsqueeze(1), students, self.temperature)
         distilled = (1 - self.alpha) * hard + self.alpha * soft
         of_students = torch.where(aligned.unsqueeze(1), distilled, hard) * rows.full
         per_row = {
-            "teacher": self.task.loss(teacher, rows.y) * aligned,
+            "teacher": maths.cross_entropy(teacher, rows.y) * aligned,
             "students": of_students.sum(1),
         }
         return {name: (term * rows.weight).mean() for name, term in per_row.items()}
@@ -73,3 +72,10 @@ class IAVFL:
             return student
         teacher: Tensor = self._teacher(maths.concat_members(for_teacher, rows.seen))
         return teacher
+
+
+def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
+    """Compute T²·KL(teacher at T ‖ student at T) of logits (B, …, C). (B, …)"""
+    target = F.log_softmax(teacher / temperature, -1)
+    output = F.log_softmax(student / temperature, -1)
+    return temperature**2 * (target.exp() * (target - output)).sum(-1)

@@ -22,9 +22,9 @@ from tests.problems import CLASSES, MIXED, NUMBERS, D, Problem
 from xvfl.config import LossConfig
 from xvfl.errors import ConfigError
 from xvfl.methods.build import build_method
-from xvfl.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
 from xvfl.primitives.layout import any_image
 from xvfl.primitives.task import Classification
+from xvfl_lab.methods.fedcvt import FedCVT, FedCVTConfig, ReferenceMemory
 
 SETTINGS = FedCVTConfig(common=0.3, orthogonal=0.2, representation=0.7, sharpening=0.6)
 ROWS = ["FF", "PF", "FF", "F-", "GF", "PP", "-P", "FE", "FF"]

@@ -1,4 +1,4 @@
-"""Compare methods and prediction modes on the demo's data, through the public API."""
+"""`xvfl-lab digits`: methods and prediction modes on the data of `xvfl demo`, by the public API."""
 
 import os
 import time
@@ -19,13 +19,13 @@ from rich.progress import track
 from rich.table import Table
 
 from xvfl import DataWarning, XVFLClassifier
-from xvfl.cli import demo_report
 from xvfl.cli.demo_data import PARTIES, Digits, digits_with_gaps
 from xvfl.methods import Mode
-from xvfl.model.plots import NO_MATPLOTLIB, has_matplotlib
+from xvfl.model.report.charts import NO_MATPLOTLIB, has_matplotlib
 from xvfl.model.run_dir import RunDir
 from xvfl.primitives.metrics import all_metrics
 from xvfl.version import VERSION
+from xvfl_lab import digits_report
 
 OVERLAP, TEST_FRACTION = 0.4, 0.3
 N_PICTURES = 8
@@ -90,10 +90,10 @@ class Result:
     seed: int
     seconds: float
     metrics: dict[Mode, dict[str, float]]
-    pictures: demo_report.Pictures = field(default_factory=dict)
+    pictures: digits_report.Pictures = field(default_factory=dict)
 
 
-def run_demo(
+def compare_digits(
     out: Path, seeds: int, first_seed: int, rates: Sequence[float], workers: int, console: Console
 ) -> None:
     """Train, compare, and write report.html, metrics.json and, with matplotlib, the plots."""
@@ -109,7 +109,7 @@ def run_demo(
     if differences:
         console.print(_difference_table(differences))
     command = (
-        f"xvfl demo --seeds {seeds} --first-seed {first_seed} "
+        f"xvfl-lab digits --seeds {seeds} --first-seed {first_seed} "
         f"--rates {','.join(f'{rate:g}' for rate in rates)}"
     )
     metrics = {
@@ -126,13 +126,13 @@ def run_demo(
     folder.write_json("metrics.json", metrics)
     pictures = next(each for each in results if each.pictures)
     if has_matplotlib():
-        plots = demo_report.plots(accuracy, rates, seeds > 1, pictures.pictures)
+        plots = digits_report.plots(accuracy, rates, seeds > 1, pictures.pictures)
     else:
         plots = {}
         console.print(NO_MATPLOTLIB, markup=False)
     for name, data in plots.items():
         folder.write_bytes(name, data)
-    page = demo_report.page(accuracy, differences, rates, seeds, plots, pictures.rate, command)
+    page = digits_report.page(accuracy, differences, rates, seeds, plots, pictures.rate, command)
     folder.write_text("report.html", page)
     console.print(f"wrote {out / 'report.html'} and {out / 'metrics.json'}")
 
@@ -186,7 +186,7 @@ def evaluate(model: XVFLClassifier, test: Digits, mode: Mode) -> dict[str, float
     return all_metrics(proba.to_numpy(), np.searchsorted(model.classes_, y))
 
 
-def complete_some(model: XVFLClassifier, test: Digits) -> demo_report.Pictures:
+def complete_some(model: XVFLClassifier, test: Digits) -> digits_report.Pictures:
     """Complete the first test rows: true, observed and completed images, (n, 8, 8) each."""
     rows = test.take(test.y.index[:N_PICTURES])
     # Pixels with a single value in all training rows are not part of the model.
@@ -230,14 +230,14 @@ def _by_seed(results: Sequence[Result], name: str, rate: float) -> NDArray[np.fl
     return np.array([each.metrics[mode]["accuracy"] for each in chosen])
 
 
-def _accuracy_table(accuracy: demo_report.Accuracy, rates: Sequence[float], seeds: int) -> Table:
+def _accuracy_table(accuracy: digits_report.Accuracy, rates: Sequence[float], seeds: int) -> Table:
     spread = ", mean ± standard deviation" if seeds > 1 else ""
     table = Table(title=f"accuracy in % by missing rate ({seeds} seed{'s' * (seeds > 1)}{spread})")
     table.add_column("")
     for rate in rates:
         table.add_column(f"{rate:g}", justify="right")
     for name, cells in accuracy.items():
-        text = [demo_report.percent(cell, seeds) for cell in cells]
+        text = [digits_report.percent(cell, seeds) for cell in cells]
         table.add_row(name, *text, end_section=name in SECTION_ENDS)
     return table
 

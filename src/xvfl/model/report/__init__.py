@@ -1,0 +1,1 @@
+"""HTML pages and charts: one template, one style, one way to draw."""
