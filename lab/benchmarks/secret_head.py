@@ -45,10 +45,9 @@ RATE, MOMENTUM, BATCH, HIDDEN = 0.25, 0.875, 512, 32
 Rows = dict[str, NDArray[np.int64]]
 
 
-def upload(
-    rate: float, seed: int, encoder_epochs: int, n_rows: int
-) -> tuple[Problem, Rows, dict[str, Any]]:
+def upload(options: argparse.Namespace) -> tuple[Problem, Rows, dict[str, Any]]:
     """Train encoders and default plain heads; return embeddings, rows by part, and scores."""
+    rate, seed, n_rows = options.rate, options.seed, options.rows
     task = prepare("bank")
     if n_rows:
         task = task.take(np.random.default_rng(seed).permutation(len(task))[:n_rows])
@@ -57,10 +56,10 @@ def upload(
         rate,
         seed,
         net=NetConfig(),
-        train=TrainConfig(optimizer="adamw", random_state=seed),
+        train=TrainConfig(options.plain_epochs, optimizer="adamw", random_state=seed),
         weights="calibrated",
     )
-    encoder = EncoderConfig(embedding_dim=128, epochs=encoder_epochs)
+    encoder = EncoderConfig(embedding_dim=128, epochs=options.encoder_epochs)
     with isolated(task, CPU):
         stack = StackedRuns(task, [config], CPU, PrivacyConfig("no_gradients"), encoder=encoder)
         stack.train()
@@ -169,12 +168,12 @@ def run_nodes(
     done = [re.findall(r"step (\d+) of \d+, ([\d.]+) s a step", log)[-1]]
     sent, (count, seconds) = re.findall(r"(\d+) bytes sent", log)[0], done[0]
     latency = dict(re.findall(r"answered (\w+): \d+ rows in ([\d.]+) s", log))
-    rounds = [int(each) for each in re.findall(r"send actions (\d+)", log)[: int(count)]]
+    of_step = re.findall(r"Link details: .*send actions (\d+)", log)[: int(count)]
     found = {
         "steps": int(count),
         "seconds_a_step": float(seconds),
         "bytes_a_step_and_node": int(sent) // int(count),
-        "messages_a_step_and_node": float(np.median(rounds)),
+        "messages_a_step_and_node": float(np.median([int(each) for each in of_step])),
         "seconds_of_all": time.monotonic() - began,
         "cpu_seconds_of_all_nodes": used.ru_utime + used.ru_stime,
         "largest_memory_mb": used.ru_maxrss / 1024,
@@ -202,6 +201,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--encoder-epochs", type=int, default=60)
+    parser.add_argument("--plain-epochs", type=int, default=60)
     parser.add_argument("--rows", type=int, default=0, help="random rows of the table; 0 = all")
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=0)
@@ -211,10 +211,11 @@ def main() -> None:
         problem, rows = random_problem(options.steps, options.seed)
         result: dict[str, Any] = {}
     else:
-        problem, rows, scores = upload(
-            options.rate, options.seed, options.encoder_epochs, options.rows
-        )
-        result = {"plain": scores, "rows": {name: len(each) for name, each in rows.items()}}
+        problem, rows, scores = upload(options)
+        result = {
+            "plain": scores["collaborative"],
+            "rows": {name: len(each) for name, each in rows.items()},
+        }
         result["twin"] = twin_scores(problem, rows, options.epochs, options.seed)
         result["seconds_of_upload_and_plain_heads"] = time.monotonic() - began
         print(json.dumps(result), file=sys.stderr, flush=True)

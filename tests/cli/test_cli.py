@@ -131,6 +131,7 @@ def test_help_lists_every_command_in_order_of_use() -> None:
         *HELP,
         "heads",
         "upload",
+        "secret",
         "certs",
         "trail",
     ]

@@ -90,6 +90,7 @@ def federation(tmp_path: Path) -> Iterator[SecretFederation]:
 
 
 @needs_spu
+@pytest.mark.slow
 def test_from_tables_to_predictions(federation: SecretFederation, tmp_path: Path) -> None:
     holder = LabelHolder(federation.service())
     files = [federation.share(name) for name in PARTIES]

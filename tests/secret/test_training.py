@@ -10,7 +10,7 @@ from tests.secret.small_problem import small_problem
 from tests.secret.three_nodes import TIMEOUT_S, ThreeNodes, combine, needs_spu
 from xvfl_secret import plain
 
-pytestmark = needs_spu
+pytestmark = [needs_spu, pytest.mark.slow]
 STEPS = 50
 
 
@@ -54,7 +54,6 @@ def test_weights_and_predictions_are_those_of_plain_arithmetic(
     assert np.abs(combine(answers) - expected).max() < 1e-3
 
 
-@pytest.mark.slow
 def test_a_killed_node_is_started_again_and_the_result_is_the_same(nodes: ThreeNodes) -> None:
     problem = small_problem()
     options = {"learning_rate": 0.5, "momentum": 0.875, "seed": 3}
