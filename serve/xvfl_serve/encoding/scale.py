@@ -25,9 +25,13 @@ class Scale:
         low, high = self.knots[0], self.knots[-1]
         return low - (high - low), high + (high - low)
 
+    @cached_property
+    def _arrays(self) -> tuple[Floats, Floats]:
+        return np.array(self.knots), np.array(self.scaled_knots)
+
     def apply(self, values: Floats) -> Floats:
         """Map values to [0, 1]."""
-        return np.interp(values, self.knots, self.scaled_knots)
+        return np.interp(values, *self._arrays)
 
     def apply_one(self, value: float) -> float:
         """Map one value to [0, 1], as `apply` does."""
@@ -35,7 +39,7 @@ class Scale:
 
     def invert(self, scaled: Floats) -> Floats:
         """Map [0, 1] back to the column's units."""
-        return np.interp(scaled, self.scaled_knots, self.knots)
+        return np.interp(scaled, *reversed(self._arrays))
 
     def invert_one(self, scaled: float) -> float:
         """Map one number back to the column's units, as `invert` does."""

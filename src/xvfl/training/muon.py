@@ -129,10 +129,10 @@ class Muon(QuickOptimizer):
                 self.state[weight]["momentum"] = torch.zeros_like(weight)
         momenta = [self.state[weight]["momentum"] for weight in weights]
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-        # Nesterov: look ahead.
-        directions = torch._foreach_lerp(gradients, momenta, MOMENTUM)
-        stacked = [each.view(-1, *each.shape[-2:]) for each in directions]
+        # Nesterov: look ahead. The gradients are used up.
+        torch._foreach_lerp_(gradients, momenta, MOMENTUM)
+        stacked = [each.view(-1, *each.shape[-2:]) for each in gradients]
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         for weight, step in zip(weights, orthogonalize(stacked), strict=True):
             length = SCALE * math.sqrt(max(weight.shape[-2:]))
-            weight.sub_((group["lr"] * length) * step.view_as(weight))
+            weight.sub_(step.view_as(weight), alpha=group["lr"] * length)
