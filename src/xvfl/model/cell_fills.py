@@ -146,7 +146,7 @@ class _Hidden:
         levels = np.rint(QUANTILES * (size - 1)).astype(int)
         rest = (self.true_scores - shrinks * self.scores)[:, members]
         rest = np.sort(rest, 2)[:, :, levels].transpose(0, 2, 1).reshape(-1, count)
-        shifted = _curves(at, centers, rest).reshape(len(shrinks), len(levels), -1)
+        shifted = _curves(at, centers, rest).reshape(len(shrinks), len(levels), len(at))
         varied = self.scale.values(shrinks[:, None] * at + shifted)
         true = np.sort(self.true[members], 1)
         in_bins = _curves(at, centers, np.stack([true[:, size // 2], true.mean(1)]))
