@@ -31,7 +31,8 @@ class Scale:
 
     def apply(self, values: Floats) -> Floats:
         """Map values to [0, 1]."""
-        return np.interp(values, *self._arrays)
+        knots, scaled_knots = self._arrays
+        return np.interp(values, knots, scaled_knots)
 
     def apply_one(self, value: float) -> float:
         """Map one value to [0, 1], as `apply` does."""
@@ -39,7 +40,8 @@ class Scale:
 
     def invert(self, scaled: Floats) -> Floats:
         """Map [0, 1] back to the column's units."""
-        return np.interp(scaled, *reversed(self._arrays))
+        knots, scaled_knots = self._arrays
+        return np.interp(scaled, scaled_knots, knots)
 
     def invert_one(self, scaled: float) -> float:
         """Map one number back to the column's units, as `invert` does."""
