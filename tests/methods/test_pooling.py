@@ -13,7 +13,7 @@ from tests.methods.test_ablations import alone, both_ways, predicting
 from tests.methods.test_members import NET, federation_of
 from tests.problems import Problem
 from xvfl.config import LossConfig
-from xvfl.methods.base import Method, Mode
+from xvfl.methods.base import Method, Mode, mode_key
 from xvfl.methods.members import Members, member_seeds
 from xvfl.methods.pooling import decision_weights, decisions, pooling_method, without_gaps
 from xvfl.methods.xvfl import XVFL, XVFLWeights
@@ -89,6 +89,25 @@ def test_D9_all_weight_on_the_completed_decision_is_the_default(mode: Any) -> No
     method.decision_weights[key] = weights
     found = method.logits(problem.federation(), problem.rows, mode, 1)
     torch.testing.assert_close(found, default)
+
+
+@pytest.mark.parametrize("concat", [False, True])
+@pytest.mark.parametrize(("mode", "party"), [("local", 0), ("local", 2), ("collaborative", 0)])
+def test_D9_all_weight_on_the_observed_decision_needs_no_completers(
+    mode: Any, party: int, concat: bool
+) -> None:
+    problem, method = predicting(concat, XVFLWeights(0.1, 0.1, 1.0))
+    weights = [1.0, 0.0, 0.0] if mode == "collaborative" else [1.0, 0.0]
+    method.decision_weights[mode_key(mode, NAMES[party])] = weights
+    federation = problem.federation()
+    expected = method.task.pool(
+        method.decisions(federation, problem.rows, mode, party), torch.tensor(weights)
+    )
+    for worker in federation.workers:
+        for weight in worker.net.completer.parameters():
+            weight.detach().fill_(torch.nan)
+    found = method.logits(federation, problem.rows, mode, party)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("own", [0.0, 0.5])

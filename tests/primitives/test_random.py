@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from xvfl.primitives import random
 from xvfl.primitives.random import CounterRNG, seed_modules
 
 CPU = torch.device("cpu")
@@ -48,6 +49,17 @@ def test_the_step_may_be_a_tensor() -> None:
 def test_more_columns_do_not_change_the_first(columns: int) -> None:
     drawn = CounterRNG([1], "mask")
     assert torch.equal(drawn.uniform(0, 4, 40, CPU)[:, :columns], drawn.uniform(0, 4, columns, CPU))
+
+
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=0, max_size=50), st.sampled_from([7, 2**14])
+)
+def test_a_cpu_hashes_as_other_devices_do(keys: list[int], at_once: int) -> None:
+    given = torch.tensor(keys, dtype=torch.int64)
+    expected = ((random._mix(given) >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random, "HASHED_AT_ONCE", at_once)
+        assert torch.equal(random._to_unit(given), expected)
 
 
 def first_weights(seed: int) -> torch.Tensor:

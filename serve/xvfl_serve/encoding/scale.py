@@ -27,9 +27,14 @@ class Scale:
         low, high = self.knots[0], self.knots[-1]
         return low - (high - low), high + (high - low)
 
+    @cached_property
+    def _arrays(self) -> tuple[Floats, Floats]:
+        return np.array(self.knots), np.array(self.scaled_knots)
+
     def apply(self, values: Floats) -> Floats:
         """Map values to [0, 1]."""
-        return np.interp(values, self.knots, self.scaled_knots)
+        knots, scaled_knots = self._arrays
+        return np.interp(values, knots, scaled_knots)
 
     def apply_one(self, value: float) -> float:
         """Map one value to [0, 1], as `apply` does."""
@@ -37,7 +42,8 @@ class Scale:
 
     def invert(self, scaled: Floats) -> Floats:
         """Map [0, 1] back to the column's units."""
-        return np.interp(scaled, self.scaled_knots, self.knots)
+        knots, scaled_knots = self._arrays
+        return np.interp(scaled, scaled_knots, knots)
 
     def invert_one(self, scaled: float) -> float:
         """Map one number back to the column's units, as `invert` does."""

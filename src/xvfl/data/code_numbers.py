@@ -106,9 +106,11 @@ def _codes(cells: pd.Series) -> tuple[Ints, NDArray[np.bool_]] | None:
         return None
     values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
     held = np.isfinite(values)
+    if (np.trunc(values[held]) != values[held]).any():
+        return None
     distinct, places, counts = np.unique(values[held], return_inverse=True, return_counts=True)
     enough = counts >= MIN_ROWS_PER_CODE
-    if not MIN_CODES <= enough.sum() <= MAX_CODES or (np.trunc(distinct) != distinct).any():
+    if not MIN_CODES <= enough.sum() <= MAX_CODES:
         return None
     digits = np.char.str_len(np.abs(distinct).astype(np.int64).astype(str))
     scattered = np.ptp(distinct) > MAX_GAP * len(distinct) and np.ptp(digits) > 0

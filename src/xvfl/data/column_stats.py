@@ -20,6 +20,7 @@ from xvfl.data.parse import (
     parse_durations,
     parse_number_texts,
     parse_numbers,
+    present_cells,
 )
 from xvfl.data.text import as_text
 from xvfl.data.value_stats import CategoryStats, DateStats, FitLimits, NumericStats
@@ -73,7 +74,7 @@ class ColumnStats:
     def add(self, cells: pd.Series, keys: Floats) -> None:
         """Add the cells of a chunk, NA where missing, each with its sampling key."""
         self.rows += len(cells)
-        self.observed += int(cells.notna().sum())
+        self.observed += int(np.count_nonzero(present_cells(cells)))
         dtype = cells.dtype
         is_date, is_duration = (dtype.kind == kind for kind in "Mm")
         numeric = self.kind == "number" and not is_date and not is_duration

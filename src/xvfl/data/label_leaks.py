@@ -44,15 +44,16 @@ def _value_leak(cells: pd.Series, classes: NDArray[np.int64]) -> str:
     """Describe a leak by the values of a column, or by which of its cells are missing."""
     codes, values = pd.factorize(cells)
     seen = codes >= 0
-    verb = "repeats" if len(values) <= len(np.unique(classes)) else "determines"
-    shown = " and ".join(repr(str(each)) for each in values[:2])
-    few = 1 <= len(values) <= MAX_VALUES
+    # Values that all differ tell nothing of other rows.
+    few = 1 <= len(values) <= MAX_VALUES and len(values) < np.count_nonzero(seen)
     by_value = _accuracy(codes[seen], classes[seen]) if few else 0.0
     by_gap = 0.0 if seen.all() else _accuracy(seen.astype(int), classes)
     accuracy, gaps = max(by_value, by_gap), by_gap > by_value
     rows = len(cells) if gaps else int(seen.sum())
     if not accuracy:
         return ""
+    verb = "repeats" if len(values) <= len(np.unique(classes)) else "determines"
+    shown = " and ".join(repr(str(each)) for each in values[:2])
     if accuracy == 1:
         what = "gap, and each value," if gaps else f"value, such as {shown},"
         return (

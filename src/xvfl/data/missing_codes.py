@@ -81,9 +81,9 @@ def missing_numbers(values: Floats) -> Iterator[tuple[float, float]]:
 def _are_codes(distinct: Floats, counts: NDArray[np.int64], at: tuple[int, ...], rows: int) -> bool:
     """Tell whether the smallest or the largest numbers are codes."""
     codes, count = distinct[list(at)], int(counts[list(at)].min())
-    rest, others = np.delete(distinct, at), np.delete(counts, at)
     if count < MIN_COUNT:
         return False
+    rest, others = np.delete(distinct, at), np.delete(counts, at)
     low = at[0] == 0
     gap = rest[0] - codes.max() if low else codes.min() - rest[-1]
     spread = rest[-1] - rest[0]

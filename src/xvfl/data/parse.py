@@ -74,9 +74,25 @@ def mask_missing(cells: pd.Series, missing: MissingCells) -> pd.Series:
     return cells if hit is None or not hit.any() else cells.mask(hit)
 
 
+def is_plain_number(cells: pd.Series) -> bool:
+    """Tell whether the cells are numbers of numpy, of which NaN alone is missing."""
+    return isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "fiu"
+
+
+def present_cells(cells: pd.Series) -> Bools:
+    """Return which cells are not missing. (n,)
+
+    Of plain numbers without pandas' checks, which take most of the time in wide tables.
+    """
+    if is_plain_number(cells):
+        present: Bools = ~np.isnan(cells.to_numpy())
+        return present
+    return cells.notna().to_numpy(dtype=bool)
+
+
 def observed_text(cells: pd.Series) -> tuple[Bools, pd.Series]:
     """Return which cells are not missing, and the text of those."""
-    observed = cells.notna().to_numpy(dtype=bool)
+    observed = present_cells(cells)
     return observed, as_text(cells[observed])
 
 
@@ -88,8 +104,9 @@ def parse_numbers(
     With a decimal mark, texts may have thousands separators, a currency or a percent sign.
     """
     numbers = read_numbers(cells, party, decimal)
-    unreadable = cells.notna().to_numpy(dtype=bool) & np.isnan(numbers)
-    _reject(cells, unreadable, party, "correct it, leave it empty, or add it to `na_values`")
+    if not is_plain_number(cells):
+        unreadable = present_cells(cells) & np.isnan(numbers)
+        _reject(cells, unreadable, party, "correct it, leave it empty, or add it to `na_values`")
     _reject(cells, np.abs(numbers) > MAX_MAGNITUDE, party, "replace by a number or leave empty")
     return mask_missing_numbers(numbers, missing)
 

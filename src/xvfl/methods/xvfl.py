@@ -230,6 +230,9 @@ class XVFL:
         weights = self.decision_weights.get(mode_key(mode, federation.names[party]))
         if weights is not None:
             weights = torch.as_tensor(weights)
+            if mode in MODES_WITHOUT_COMPLETION and not weights[..., 1:].any():
+                observed = self._observed_decision(federation, rows, mode, party)
+                return self.task.pool(observed, weights[..., :1])
             if mode == "collaborative" and not weights[..., 2].any():
                 embedded = self._embed(federation, rows)
                 return self.task.pool(
@@ -259,6 +262,15 @@ class XVFL:
         local = self._local_decision(rows, embedded, party, names[party]).unsqueeze(1)
         assisted = self._decide(rows.runs, observed, completed, torch.ones_like(rows.full[:, 0]))
         return torch.where(peers.any(1).view(-1, 1, 1), assisted, local)
+
+    def _observed_decision(
+        self, federation: Federation, rows: Rows, mode: Mode, party: int
+    ) -> Tensor:
+        """Compute the first of the `decisions` alone, which needs no completion. (B, 1, C)"""
+        E = self._adapt(federation.embed(rows, ["plain"])[:, :, 0])
+        together = mode == "collaborative"
+        x = self.join.over(E, rows.seen) if together else self.join.alone(E)[:, party]
+        return self.task.decisions(self._apply_to(x).unsqueeze(1))
 
     def _joint_decisions(self, federation: Federation, rows: Rows, embedded: "_Embedded") -> Tensor:
         """Compute the decisions of all parties, of rows as observed and completed. (B, 2, C)"""

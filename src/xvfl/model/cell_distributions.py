@@ -218,10 +218,12 @@ def cells_of_groups(
 
 def _quantiles_by_bin(values: Floats, bins: Ints, copies: float) -> Floats:
     """Return the quantiles of each bin; of all values for a bin with few. (BINS, levels)"""
-    table = np.tile(conformal_quantiles(values, copies), (BINS, 1))
-    for number in range(BINS):
-        if (bins == number).sum() >= copies * MIN_CELLS:
-            table[number] = conformal_quantiles(values[bins == number], copies)
+    table = np.empty((BINS, len(LEVELS)))
+    few = np.bincount(bins, minlength=BINS) < copies * MIN_CELLS
+    if few.any():
+        table[few] = conformal_quantiles(values, copies)
+    for number in np.flatnonzero(~few):
+        table[number] = conformal_quantiles(values[bins == number], copies)
     return table
 
 

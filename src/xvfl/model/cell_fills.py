@@ -40,9 +40,11 @@ class Candidates:
 
     shrinks: Floats
     blends: Floats
+    halves: int = 2
+    """How many halves of the rows are asked, each with maps fitted on the other one."""
 
 
-ALL, FEW_CANDIDATES = Candidates(SHRINKS, BLENDS), Candidates(SHRINKS[:1], BLENDS[::4])
+ALL, FEW_CANDIDATES = Candidates(SHRINKS, BLENDS), Candidates(SHRINKS[:1], BLENDS[::4], 1)
 """The candidates for a column; few where there are many columns."""
 
 
@@ -149,7 +151,7 @@ class _Hidden:
         levels = np.rint(QUANTILES * (size - 1)).astype(int)
         rest = (self.true_scores - shrinks * self.scores)[:, members]
         rest = np.sort(rest, 2)[:, :, levels].transpose(0, 2, 1).reshape(-1, count)
-        shifted = _curves(at, centers, rest).reshape(len(shrinks), len(levels), -1)
+        shifted = _curves(at, centers, rest).reshape(len(shrinks), len(levels), len(at))
         varied = self.scale.values(shrinks[:, None] * at + shifted)
         true = np.sort(self.true[members], 1)
         in_bins = _curves(at, centers, np.stack([true[:, size // 2], true.mean(1)]))
@@ -160,7 +162,7 @@ class _Hidden:
 def _best_curve(cells: _Hidden, points: Floats) -> Floats:
     """Return the values of the best map at some scores. (x,)"""
     errors, limits, blends = [], [], cells.candidates.blends
-    for asked in (cells.half, ~cells.half):
+    for asked in (cells.half, ~cells.half)[: cells.candidates.halves]:
         learned, own = cells.take(~asked), cells.take(asked)
         if not len(learned.true) or not len(own.true):
             continue

@@ -226,8 +226,9 @@ def _encoding_notes(rows: Rows, encoded: Mapping[str, Encoded]) -> list[str]:
 
 def _joined(lists: Sequence[Sequence[str]]) -> list[str]:
     """Join the names of each list by +; many rows have the same list."""
-    texts = {id(each): "+".join(each) for each in {id(each): each for each in lists}.values()}
-    return [texts[id(each)] for each in lists]
+    keys = list(map(id, lists))
+    texts = {key: "+".join(each) for key, each in dict(zip(keys, lists, strict=True)).items()}
+    return list(map(texts.__getitem__, keys))
 
 
 def _join(*notes: str) -> str:

@@ -23,6 +23,8 @@ MAX_ROWS, MAX_CELLS, MAX_TREES = 5_000, 150_000, 100
 """Training rows and cells of the fit of one model, and its trees over all classes."""
 MIN_ROWS = 500
 """Training rows that are used in any case, if there are as many."""
+MAX_COLUMNS = 300
+"""Columns from which a tree of all parties chooses; those of a party in proportion."""
 Party = str | None
 """A party by its name; None for all parties."""
 
@@ -61,7 +63,9 @@ def fit_quick_trees(
     cells = len(rows.train) * sum(layout.raw for layout in dataset.layouts.values())
     share = min(1.0, MAX_CELLS / max(cells, 1)) / max(1, rows.n_classes - 1)
     limit = max(10, round(MAX_TREES * share))
-    config = TreeConfig(max_trees=limit, patience=10, masked_copies=0)
+    columns = cells // max(len(rows.train), 1)
+    column_share = min(1.0, MAX_COLUMNS / max(columns, 1))
+    config = TreeConfig(max_trees=limit, patience=10, masked_copies=0, column_share=column_share)
     fitted = fit_trees(rows, owners, config, seed)
     names: dict[Owner, Party] = {i: name for i, name in enumerate(dataset.tables)} | {POOLED: None}
     metrics = {}

@@ -18,6 +18,8 @@ _STATE_HEADER, _STATE_WORDS = 24, 624
 """Bytes before the words of a CPU generator's state, and the number of words."""
 BLOCK_STEPS, BLOCK_NUMBERS = 16, 2**20
 """Most steps, and about the most numbers, that `CounterRNG` generates at once."""
+HASHED_AT_ONCE = 2**14
+"""Integers that a CPU hashes in one part."""
 
 
 def named_generator(device: torch.device | str, *name: int | str) -> torch.Generator:
@@ -120,8 +122,28 @@ class CounterRNG:
 
 def _to_unit(keys: Tensor) -> Tensor:
     """Hash integers to numbers in [0, 1)."""
+    if keys.device.type == "cpu":
+        return _to_unit_on_cpu(keys)
     bits = (_mix(keys) >> 40) & 0xFFFFFF
     return bits.to(torch.float32) * 2.0**-24
+
+
+def _to_unit_on_cpu(keys: Tensor) -> Tensor:
+    """Compute `_to_unit` in place, part by part: everything stays in the processor's cache."""
+    flat = keys.contiguous().view(-1).numpy().view(np.uint64)
+    numbers = np.empty(len(flat), dtype=np.float32)
+    buffers = np.empty((2, min(len(flat), HASHED_AT_ONCE)), dtype=np.uint64)
+    for start in range(0, len(flat), HASHED_AT_ONCE):
+        part = flat[start : start + HASHED_AT_ONCE]
+        x, shifted = buffers[:, : len(part)]
+        np.add(part, _UNSIGNED[0], out=x)
+        for shift, factor in zip(_SHIFTS[:2], _UNSIGNED[1:], strict=True):
+            x ^= np.right_shift(x, shift, out=shifted)
+            x *= factor
+        x ^= np.right_shift(x, _SHIFTS[2], out=shifted)
+        x >>= _TO_24_BITS
+        np.multiply(x.view(np.int64), 2.0**-24, out=numbers[start : start + len(part)])
+    return torch.from_numpy(numbers).view(keys.shape)
 
 
 def permute(index: Tensor, count: int, *name: int | str) -> Tensor:
@@ -152,6 +174,8 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ ((x >> 31) & 0x1FFFFFFFF)
 
 
-_GOLDEN, _FIRST, _SECOND = (
-    value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
+_CONSTANTS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_GOLDEN, _FIRST, _SECOND = (value - 2**64 for value in _CONSTANTS)
+_UNSIGNED = np.array(_CONSTANTS, dtype=np.uint64)
+_SHIFTS = np.array([30, 27, 31], dtype=np.uint64)
+_TO_24_BITS = np.uint64(40)

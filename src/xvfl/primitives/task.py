@@ -22,6 +22,8 @@ from xvfl.primitives import metrics
 
 SCALES = (0.05, 20.0)
 """Range of the factor of outputs that calibration fits: the inverse temperature."""
+MAX_EVALUATIONS, ACCURACY = 40, 1e-5
+"""Most evaluations of the slope, and the last change of the logarithm of a scale."""
 LOG_SCALE_PRECISION = 10.0
 """Inverse variance of the normal prior, with mean 0, of the logarithm of a classifier's scale."""
 Weights = Sequence[float] | Tensor
@@ -93,13 +95,25 @@ class Classification:
         """
         low, high = (out.new_full((len(out),), value).log() for value in SCALES)
         target = out.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        for _ in range(20):
-            middle = (low + high) / 2
-            proba = (out * middle.exp().view(-1, 1, 1)).softmax(-1)
-            slope = (((proba * out).sum(-1) - target) * weight).sum(1) * middle.exp()
-            slope = slope + LOG_SCALE_PRECISION * middle
-            low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
-        return ((low + high) / 2).exp()
+        at = (low + high) / 2
+        # Newton's method, with bisection where it leaves the interval.
+        for _ in range(MAX_EVALUATIONS):
+            scale = at.exp()
+            proba = (out * scale.view(-1, 1, 1)).softmax(-1)
+            weighted = proba * out
+            mean = weighted.sum(-1)
+            slope = ((mean - target) * weight).sum(1) * scale
+            variance = (((weighted * out).sum(-1) - mean.square()) * weight).sum(1)
+            curvature = slope + variance * scale.square() + LOG_SCALE_PRECISION
+            slope = slope + LOG_SCALE_PRECISION * at
+            low, high = torch.where(slope < 0, at, low), torch.where(slope < 0, high, at)
+            new = at - slope / curvature
+            inside = (curvature > 0) & (new > low) & (new < high)
+            new = torch.where(inside, new, (low + high) / 2)
+            arrived, at = bool(((new - at).abs() < ACCURACY).all()), new
+            if arrived:
+                break
+        return at.exp()
 
     def values(self, out: Tensor) -> NDArray[np.float64]:
         """Convert logits to probabilities. (n, C)"""

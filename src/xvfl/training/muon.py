@@ -50,16 +50,26 @@ def orthogonalize(matrices: Sequence[Tensor]) -> list[Tensor]:
     The Newton–Schulz iterations X ← (aI + bG + cG²) X with G = X Xᵀ are computed on G, for all
     matrices with the same number of rows at once, and applied to X once.
     """
-    tall = [each.shape[1] > TALL * each.shape[2] for each in matrices]
-    wide = [each.mT if one else each for each, one in zip(matrices, tall, strict=True)]
-    out: list[Tensor] = list(wide)
+    wide = [_wide(each, each) for each in matrices]
+    out = [torch.bmm(*each) for each in zip(_factors(wide), wide, strict=True)]
+    return [_wide(each, like) for each, like in zip(out, matrices, strict=True)]
+
+
+def _wide(matrix: Tensor, like: Tensor) -> Tensor:
+    """Transpose a matrix if another one has many more rows than columns."""
+    return matrix.mT if like.shape[1] > TALL * like.shape[2] else matrix
+
+
+def _factors(wide: Sequence[Tensor]) -> list[Tensor]:
+    """Compute what each matrix is multiplied by. (S, r, r) each"""
+    factors: list[Tensor] = list(wide)
     for rows in {each.shape[1] for each in wide}:
         at = [place for place, each in enumerate(wide) if each.shape[1] == rows]
         G = torch.cat([torch.bmm(wide[place], wide[place].mT) for place in at])
-        factors = torch.split(_polynomials(G), [len(wide[place]) for place in at])
-        for place, factor in zip(at, factors, strict=True):
-            out[place] = torch.bmm(factor, wide[place])
-    return [each.mT if one else each for each, one in zip(out, tall, strict=True)]
+        parts = torch.split(_polynomials(G), [len(wide[place]) for place in at])
+        for place, factor in zip(at, parts, strict=True):
+            factors[place] = factor
+    return factors
 
 
 def _polynomials(G: Tensor) -> Tensor:
@@ -129,10 +139,13 @@ class Muon(QuickOptimizer):
                 self.state[weight]["momentum"] = torch.zeros_like(weight)
         momenta = [self.state[weight]["momentum"] for weight in weights]
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-        # Nesterov: look ahead.
-        directions = torch._foreach_lerp(gradients, momenta, MOMENTUM)
-        stacked = [each.view(-1, *each.shape[-2:]) for each in directions]
+        # Nesterov: look ahead. The gradients are used up.
+        torch._foreach_lerp_(gradients, momenta, MOMENTUM)
+        stacked = [each.view(-1, *each.shape[-2:]) for each in gradients]
+        wide = [_wide(each, each) for each in stacked]
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        for weight, step in zip(weights, orthogonalize(stacked), strict=True):
+        # The orthogonal matrices are added as they are computed: one pass over the weights.
+        for weight, factor, X in zip(weights, _factors(wide), wide, strict=True):
+            matrix = weight.view(-1, *weight.shape[-2:])
             length = SCALE * math.sqrt(max(weight.shape[-2:]))
-            weight.sub_((group["lr"] * length) * step.view_as(weight))
+            _wide(matrix, matrix).baddbmm_(factor * (-group["lr"] * length), X)
