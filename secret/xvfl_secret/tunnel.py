@@ -16,6 +16,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
+from weakref import WeakSet
 
 from xvfl_secret.errors import SecretError
 from xvfl_secret.settings import NodeSettings
@@ -49,6 +50,7 @@ class Tunnel:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
         self._handshakes = self._connections = 0
         self.bytes_sent = self.bytes_received = 0
         """Of connections that this node opened and accepted, without TLS."""
@@ -102,6 +104,10 @@ class Tunnel:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A closed TLS connection waits for the other side, which may be gone; the loop ends now.
+        for transport in list(self._transports):
+            transport.abort()
+        await asyncio.sleep(0)
 
     def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
         settings = self._settings
@@ -186,6 +192,7 @@ class Tunnel:
     ) -> None:
         """Pass bytes in both directions until one side ends."""
         self._connections += 1
+        self._transports |= {remote[1].transport, own[1].transport}
         copies = [
             asyncio.ensure_future(self._copy(own[0], remote[1], True)),
             asyncio.ensure_future(self._copy(remote[0], own[1], False)),
