@@ -380,6 +380,6 @@ def _serve(
         log(stopped_event())
         return True
     if end != FINISHED:
-        raise PartyError(f"the coordinator ended this party's part: {end}")
+        raise PartyError(f"the coordinator ended the run for this party: {end}")
     log({"event": "stopped", "reason": end, "exit_code": 0})
     return False
