@@ -72,7 +72,7 @@ def read_agreement(options: SecretOptions, peers: PeerVerifier) -> Agreement:
     nodes = sorted((_read_node(Path(each), peers) for each in options.nodes), key=lambda n: n.name)
     for kind, what in (("name", "name"), ("address", "address"), ("pin", "certificate")):
         if len({getattr(each, kind) for each in nodes}) != N_NODES:
-            raise ConfigError(f"secret_options.nodes: expected {N_NODES} nodes, each with its own {what}")
+            raise ConfigError(f"secret_options.nodes: two nodes have the same {what}")
     return Agreement(tuple(nodes), options)
 
 
