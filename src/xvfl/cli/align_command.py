@@ -31,7 +31,7 @@ def align(
         ),
     ] = False,
 ) -> None:
-    """Match ids privately: find the labeled rows that each party holds.
+    """Match ids privately: find the rows of the label table that each party holds.
 
     Start it at the coordinator and at every party, in any order. No id and no plain hash of an id
     is sent. Each side learns which of its own ids the other side has, and the other side's total
