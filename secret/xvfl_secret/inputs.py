@@ -36,7 +36,7 @@ class Inputs:
     def __init__(self, folder: Path) -> None:
         task = folder / "task"
         if not (task / "task.json").is_file():
-            raise SecretError(f"{folder}: the task is missing; open the coordinator's share first")
+            raise SecretError(f"{folder}: the task is missing; give its file to the command")
         self.task = read(Task, task / "task.json")
         k = len(self.task.parties)
         self.handles = load(task / "handles.npy", np.int32, (ANY, k))
@@ -68,7 +68,7 @@ class Inputs:
         self, folder: Path, name: str, session: str, handles: NDArray[np.int32]
     ) -> None:
         if not (folder / "about.json").is_file():
-            raise SecretError(f"{folder}: the share of {name} is missing; open it first")
+            raise SecretError(f"{folder}: missing; give the file of {name} to the command")
         about = read_json(folder / "about.json")
         if about.get("session") != session:
             raise SecretError(

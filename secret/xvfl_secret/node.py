@@ -82,7 +82,7 @@ def connected(settings: NodeSettings, report: Report) -> Iterator[tuple[Any, Tun
 
 
 def _part(link: Any, tunnel: Tunnel) -> None:
-    """End together: all is done, so a node that goes first is no loss."""
+    """Wait until all nodes are done, and ignore connections that end meanwhile."""
     tunnel.watch(None)
     with suppress(RuntimeError):
         link.barrier()

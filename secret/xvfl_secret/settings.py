@@ -66,7 +66,7 @@ class Task:
     learning_rate: float
     momentum: float
     seed: int
-    """Of the order of the rows and the choice of masked copies."""
+    """Seed of the order of the rows and the choice of masked copies."""
     checkpoint_interval: int
 
     def __post_init__(self) -> None:

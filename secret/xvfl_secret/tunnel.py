@@ -53,7 +53,7 @@ class Tunnel:
         self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
         self._handshakes = self._connections = 0
         self.bytes_sent = self.bytes_received = 0
-        """Of connections that this node opened and accepted, without TLS."""
+        """Bytes on connections that this node opened or accepted, without those of TLS."""
         self.refused = 0
         """Connections that did not have the certificate of a node."""
 

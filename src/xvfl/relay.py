@@ -33,7 +33,7 @@ from xvfl.wire.transport import Transport
 
 SOCKET, LOCK = "listener.socket", "listener.lock"
 BUSY = "another process uses the connections to the parties; wait for its end"
-GONE = "the process that listens has ended"
+GONE = "the coordinator process that holds the connections has ended"
 HELLO_TIMEOUT_S = 10.0
 
 

@@ -31,15 +31,16 @@ def align(
         ),
     ] = False,
 ) -> None:
-    """Match ids privately: find the labeled rows that each party holds.
+    """Match ids privately: find the rows of the label table that each party holds.
 
     Start it at the coordinator and at every party, in any order. No id and no plain hash of an id
-    is sent. Each side finds which of its own ids the other side has, and learns the other side's
-    total number of ids. A party rejects rows that it did not find itself. The result is saved in
-    STATE_DIR/alignment.json. `xvfl coordinator` also matches ids, if this was not done before.
+    is sent. Each side learns which of its own ids the other side has, and the other side's total
+    number of ids. The coordinator must prove that it has the ids of the rows that it matches. The
+    result is saved in STATE_DIR/alignment.json. `xvfl coordinator` also matches ids, if this was
+    not done before.
 
-    A party matches its ids once. After a table has changed, match again: the party's operator must
-    ask for it with --again.
+    A party matches its ids once. After a table has changed, match again: the party's operator
+    allows it with `xvfl approve` while `xvfl party` runs, else with --again.
 
     xvfl align coordinator.toml
 

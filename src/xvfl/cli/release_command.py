@@ -30,9 +30,9 @@ def release(
     """Release the head of a finished run to parties, or revoke it, at any time after training.
 
     Signs the head for each party, then listens on the coordinator's address until every party has
-    received it or --wait is over. A party receives it when its operator starts `xvfl party`. While
-    a coordinator predicts at this address (--serve), it delivers the releases instead. The signed
-    file STATE_DIR/releases/PARTY.release may also be handed over; the party installs it with
+    received it or --wait is over. A party receives it while `xvfl party` runs. If a coordinator
+    predicts at this address (--serve), it delivers the releases instead. The signed file
+    STATE_DIR/releases/PARTY.release may also be sent in another way; the party installs it with
     `xvfl install`.
 
     A new release replaces the earlier one, and a party never accepts an older one again. After a

@@ -146,7 +146,7 @@ def node(
     for path in files or ():
         print_line(f"{path}: {own.open(path)}")
     if missing := own.missing:
-        print_line(f"waiting for the shares of {', '.join(missing)}; open them with this command")
+        print_line(f"shares of {', '.join(missing)} are missing; run this command with their files")
         return
     _print_files(own.run(out))
 

@@ -144,9 +144,9 @@ def new_version(
 ) -> None:
     """At the party: allow the next version of the encoder and of the upload.
 
-    `xvfl party`, or `xvfl upload export`, trains the encoder and uploads. Earlier
-    encoders are kept, for heads that were trained on their uploads. A coordinator cannot ask for
-    this.
+    `xvfl party`, or `xvfl upload export`, trains the encoder and uploads. Earlier encoders are
+    kept, for heads that were trained on their uploads. A coordinator can ask for a version
+    (`xvfl ask`), but only the party's operator can allow it.
 
     With --keep-encoder, the new version has the same encoder: use it if rows have changed before
     the upload was complete. A coordinator can compare two versions of a row.
@@ -163,9 +163,9 @@ def new_version(
 def new_rows(config: PartyFile) -> None:
     """At the party: allow the upload of rows that are new or have changed, by the same encoder.
 
-    `xvfl party`, or `xvfl upload export`, finds these rows and uploads them as a
-    part of the same version. Match new ids first with `xvfl align --again`. A coordinator can
-    compare a changed row with the earlier one.
+    `xvfl party`, or `xvfl upload export`, finds these rows and uploads them as a part of the same
+    version. Match new ids first (`xvfl align`). A coordinator can compare a changed row with the
+    earlier one.
 
     xvfl upload new-rows bank.toml
     """

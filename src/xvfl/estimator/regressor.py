@@ -98,8 +98,8 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
     delta : float, default=1e-05
         The δ of differential privacy; choose it well below 1 / number of rows.
     net : NetConfig or dict, default=None
-        Further options of the nets: `NetConfig(n_blocks=2)`. The parameters of this class come
-        first where they are not None.
+        Further options of the nets: `NetConfig(n_blocks=2)`. The parameters of this class take
+        precedence where they are not None.
     loss : LossConfig or dict, default=None
         Further options of the method and its loss: `LossConfig(lambda1=0.5)`.
     train : TrainConfig or dict, default=None
@@ -118,7 +118,7 @@ class XVFLRegressor(RegressorMixin, XVFLEstimator):  # type: ignore[misc]
         Continue from the weights and encoders of the previous `fit`.
     verbose : bool, default=None
         Show progress: a bar in a terminal or a notebook, else a line every 10 seconds. By default
-        the bar alone.
+        only the bar.
 
     Attributes
     ----------

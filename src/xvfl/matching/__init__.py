@@ -1,13 +1,13 @@
-"""Private id matching: both sides learn which labeled rows a party holds, and nothing else.
+"""Private id matching: both sides learn which rows of the label table a party holds.
 
 Private set intersection by elliptic-curve Diffie–Hellman over ristretto255: the oblivious
 pseudo-random function 2HashDH (Jarecki and Liu, 2009; RFC 9497), with one scalar for each side.
 This is version 3; version 2 ran the function in both directions.
 
-Notation: X the coordinator's labeled ids, Y the party's ids, both normalized by the same named
-rule; H(id) = SHA-512 of the id, mapped to the group; T(id, p) and P(id, p) = the first and the
-second 16 bytes of SHA-512 of a point p and the id, the tag and the proof of an id. All hashes have
-a prefix of the session id and the rule. a and b are secret scalars, sampled anew for every session.
+Notation: X the ids of the label table, Y the party's ids, both normalized by the same named rule;
+H(id) = SHA-512 of the id, mapped to the group; T(id, p) and P(id, p) = the first and the second 16
+bytes of SHA-512 of a point p and the id, the tag and the proof of an id. All hashes have a prefix
+of the session id and the rule. a and b are secret scalars, sampled anew for every session.
 
 coordinator                                     party
 ----------- --------------------------------->  -------------------------------------------------
@@ -30,7 +30,7 @@ party handle → row. All later messages refer to rows by handle only. Lists are
 parts, so that a message stays below 1 MiB.
 
 What each side learns: the coordinator learns which of its ids the party holds, and |Y|; the party
-learns which of its ids are labeled, as far as the coordinator lists them, and |X|. The sizes are
+learns which of its ids are in X, as far as the coordinator lists them, and |X|. The sizes are
 revealed. Everything else stays hidden: without the scalar, blinded points and tags are
 indistinguishable from random (decisional Diffie–Hellman, SHA-512 as a random oracle). The orders
 are random, so positions and handles do not reveal either side's order of rows. Labels are not part

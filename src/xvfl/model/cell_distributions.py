@@ -34,7 +34,7 @@ REFERENCE = 16
 BINS = 5
 """Bins of the completed value in a group."""
 TOLERANCE = 0.03
-"""How much more than its level an interval may hold; a cell without such an interval has none."""
+"""Largest excess of an interval's coverage over its level; wider intervals are omitted."""
 MIN_CELLS, MIN_CELLS_OF_GROUP, MIN_CELLS_OF_BINS = 20, 20, 100
 """Fewest hidden cells of a column for its distribution, of a group, and for more than one bin."""
 

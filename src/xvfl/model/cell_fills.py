@@ -41,7 +41,7 @@ class Candidates:
     shrinks: Floats
     blends: Floats
     halves: int = 2
-    """How many halves of the rows are asked, each with maps fitted on the other one."""
+    """Number of halves of the rows that are evaluated with maps fitted on the other half."""
 
 
 ALL, FEW_CANDIDATES = Candidates(SHRINKS, BLENDS), Candidates(SHRINKS[:1], BLENDS[::4], 1)

@@ -36,8 +36,8 @@ Bools = NDArray[np.bool_]
 EQUAL = 1e-6
 """Largest difference of equal values."""
 LARGE_STEP, LEEWAY, FARTHEST = 0.1, 0.1, 0.15
-"""Difference of the shares of neighboring levels, how much less a group may hold for others that
-hold more, and how far from its level the share of an interval may be."""
+"""Largest difference of the shares of neighboring levels; how far a group's target may be moved to
+balance other groups; and how far the share of an interval may be from its level."""
 CHECKED = np.array([0, *range(8, len(LEVELS))])
 """Places in `LEVELS` of the levels whose intervals are counted."""
 

@@ -20,9 +20,9 @@ from xvfl.model.fitting import ProgressCallback, ProgressUpdate
 from xvfl.system.report import Report, no_report
 
 Verbose = bool | None
+"""Show progress always, never, or only in a terminal or a notebook."""
 BAR_ALONE: tuple[object, ...] = (None, "auto")
-"""The bar alone; version 0.3 wrote `auto`."""
-"""Show progress always, never, or in a terminal or a notebook alone."""
+"""Values for "only in a terminal or a notebook"; version 0.3 wrote `auto`."""
 LINE_SECONDS = 10.0
 """Least time between two plain lines."""
 

@@ -23,8 +23,7 @@ from xvfl.wire.messages import Hello, Message, Withdraw
 from xvfl.wire.server import Answer, CoordinatorServer, reject_request
 
 TRAINING, PREDICTION = "training", "prediction"
-"""Purposes of a connection. A party has one of each: it is trained with and predicts side by side.
-"""
+"""Purposes of a connection. A party has one of each, to train and predict at the same time."""
 CheckHello = Callable[[str, Hello], None]
 
 

@@ -1,7 +1,7 @@
 """The process of `xvfl party`: connect to the coordinator, reply to requests.
 
-One process is trained with and predicts side by side, on a connection for each. It goes on after a
-run, so that nobody needs to start it for the next one.
+One process trains and predicts at the same time, on a connection for each. It goes on after a run,
+so that nobody needs to start it for the next one.
 """
 
 import threading
@@ -380,6 +380,6 @@ def _serve(
         log(stopped_event())
         return True
     if end != FINISHED:
-        raise PartyError(f"the coordinator ended this party's part: {end}")
+        raise PartyError(f"the coordinator ended the run for this party: {end}")
     log({"event": "stopped", "reason": end, "exit_code": 0})
     return False

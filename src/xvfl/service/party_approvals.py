@@ -14,7 +14,7 @@ ALLOW: dict[str, Callable[[RunDir], str]] = {
     "new-upload": lambda folder: str(allow_next_version(folder, keep_encoder=True)),
     "new-rows": allow_new_rows,
 }
-"""Carry out an approval; matching looks for its own."""
+"""Carry out an approval; that of a match is read by the next matching."""
 FOLDERS = {"match": ".", "match-prediction": PREDICTION}
 """Folders of the sessions that count against a coordinator until matching is allowed again."""
 

@@ -42,7 +42,7 @@ PERMANENT = (
 )
 """Errors that a reconnection would not change."""
 REFUSED = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED
-"""Those among them that the operators of the two sides can change."""
+"""The codes that an operator of either side can correct."""
 OLD_REFUSAL = re.compile(r"expected protocol version ([1-3]), got \d")
 """How a coordinator before 0.4 rejects a newer party."""
 BROKEN = (
@@ -270,7 +270,7 @@ def call_coordinator(
 
 
 def _explain(text: str, address: str) -> str:
-    """Say in words why a connection was rejected, failed or broke, and what to do."""
+    """Describe why a connection was rejected, failed or broke, and what to do."""
     if old := OLD_REFUSAL.search(text):
         return protocol.no_common_version(protocol.side_of_version(int(old[1])))
     if text.startswith("failed to connect to all addresses"):

@@ -58,7 +58,7 @@ def serve_predictions(config: CoordinatorConfig, show: bool = True) -> None:
         raise ConfigError("prediction: expected a section [prediction] with `ids`")
     folder, log = open_state_dir(config, "coordinator", show)
     checks, answers = dict[str, CheckHello](), dict[str, Answer]()
-    starting = {"healthy": False, "problem": "it starts", "side": "coordinator"}
+    starting = {"healthy": False, "problem": "starting", "side": "coordinator"}
     statuses: list[StatusFunction] = [lambda: starting]
     with ExitStack() as stack:
         stop = stack.enter_context(stop_on_signals(timeout=STOP_TIMEOUT_S))

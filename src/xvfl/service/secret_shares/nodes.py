@@ -70,9 +70,9 @@ def write_node(folder: RunDir, tls: Tls, address: str, out: Path) -> None:
 def read_agreement(options: SecretOptions, peers: PeerVerifier) -> Agreement:
     """Read and verify the files of the nodes."""
     nodes = sorted((_read_node(Path(each), peers) for each in options.nodes), key=lambda n: n.name)
-    for kind in ("name", "address", "pin"):
+    for kind, what in (("name", "name"), ("address", "address"), ("pin", "certificate")):
         if len({getattr(each, kind) for each in nodes}) != N_NODES:
-            raise ConfigError(f"secret_options.nodes: expected {N_NODES} nodes with another {kind}")
+            raise ConfigError(f"secret_options.nodes: two nodes have the same {what}")
     return Agreement(tuple(nodes), options)
 
 

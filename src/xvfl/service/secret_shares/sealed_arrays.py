@@ -115,7 +115,7 @@ def _receive(
         while left:
             block = sealed.part(min(left, BLOCK_BYTES))
             if _digest(block) != next(digests, None):
-                raise WireError(f"{path.stem}: the digest of a block is another one")
+                raise WireError(f"{path.stem}: wrong digest of a block; copy the file again")
             file.write(block)
             left -= len(block)
 
