@@ -202,13 +202,13 @@ def test_a_configuration_trains_evaluates_and_predicts(said: str, tmp_path: Path
     assert command_line.run_xvfl("evaluate", run).code == 0
     shop = f"shop={tmp_path / 'shop.parquet'}"
     alone = command_line.run_xvfl(
-        "predict", run, *shop, "--mode", "local", "--out", tmp_path / "a.csv"
+        "predict", run, shop, "--mode", "local", "--out", tmp_path / "a.csv"
     )
     assert alone.code == 0, alone
     together = ("--mode", "collaborative", "--out", tmp_path / "b.csv")
-    assert command_line.run_xvfl("predict", run, *shop, *together).code == 0
+    assert command_line.run_xvfl("predict", run, shop, *together).code == 0
     assisted = ("--mode", "assisted", "--out", tmp_path / "c.csv")
-    refused = command_line.rejected_with("predict", run, *shop, *assisted)
+    refused = command_line.rejected_with("predict", run, shop, *assisted)
     assert "cannot predict in mode 'assisted'; supported: local, collaborative" in refused
 
 
