@@ -227,7 +227,7 @@ def test_automatic_epochs_give_small_tables_enough_steps() -> None:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.epochs
 
     assert [epochs(rows) for rows in (100, 1_000, 3_000, 20_000)] == [60, 60, 32, 19]
-    assert [epochs(rows) for rows in (20_001, 240_000, 1_000_000)] == [18, 6, 6]
+    assert [epochs(rows) for rows in (20_001, 240_000, 1_000_000)] == [13, 6, 6]
     assert epochs(1_000, epochs=7) == 7
     assert resolved(rows=1_000).train.epochs == 60
     protected = resolved(privacy=PrivacyConfig("no_gradients"), rows=1_000)
@@ -258,7 +258,7 @@ def test_some_steps_complete_features() -> None:
     def interval(rows: int, **given: Any) -> int:
         return resolved(FOUR, train=TrainConfig(**given), rows=rows).train.completion_interval
 
-    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [8, 8, 29, 62]
+    assert [interval(rows) for rows in (100, 455, 3_000, 30_000)] == [8, 8, 29, 43]
     assert interval(30_000, epochs=2) == 19 and interval(30_000, epochs=60) == 64
     assert interval(30_000, optimizer="page") == 1 and interval(100, completion_interval=3) == 3
 

@@ -243,23 +243,6 @@ def test_D9_weights_are_saved_and_loaded(
         np.testing.assert_array_equal(*pair)
 
 
-def test_D9_a_model_without_weights_completes(
-    calibrated: XVFLClassifier,
-    tables: tuple[dict[str, pd.DataFrame], pd.Series],
-    tmp_path: Path,
-) -> None:
-    """Models of version 0.2 have none."""
-    calibrated.save(tmp_path)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    del manifest["decision_weights"]
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    loaded = XVFLClassifier.load(tmp_path)
-    decision_weights(calibrated.model_.method).clear()
-    both = tables[0]
-    pair = [each.predict_proba(both, mode="local", party="bank") for each in (calibrated, loaded)]
-    np.testing.assert_array_equal(*pair)
-
-
 def test_other_methods_get_temperatures_alone() -> None:
     method, federation, rows = federation_of(LossConfig(method="laser"), NET, [5])
     many: Rows = rows.take(torch.arange(len(rows)).repeat(5), rows.step)
