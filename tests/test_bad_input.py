@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save
 
 from tests.command_line import rejected_with, run_xvfl
 from tests.small_tables import (
@@ -206,7 +205,7 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "neither number nor list": (
         config("[train]", '[loss]\nlambda1 = "x"\n[train]'),
-        ["lambda1: expected a number or a list (a number each), got 'x'"],
+        ["lambda1: expected a number, got 'x'"],
     ),
     "a number for a section": (
         config("[labels]", "loss = 3\n[labels]"),
@@ -214,7 +213,7 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "a bad value": (
         config("epochs = 3", "epochs = -1"),
-        ["epochs: expected 0 (automatic) or more, got -1"],
+        ["epochs: expected a positive integer, got -1"],
     ),
     "a bad share": (
         config("[labels]", "test_fraction = 1.5\n[labels]"),
@@ -242,7 +241,7 @@ CONFIGS: dict[str, tuple[Spoil, list[str]]] = {
     ),
     "no GPU": (
         config('device = "cpu"', 'device = "cuda"'),
-        ["device: expected a GPU", "use 'auto' or 'cpu'"],
+        ["device: expected a GPU", "use 'cpu'"],
     ),
 }
 
@@ -515,14 +514,6 @@ def test_a_truncated_checkpoint(stopped: Path) -> None:
     assert CHECKPOINT in message and "truncated or damaged" in message
     assert "train again" in message and "--resume" not in message
     assert not (stopped / "run" / MANIFEST).exists()
-
-
-def test_resuming_a_run_of_version_0_1(stopped: Path) -> None:
-    path = stopped / "run" / CHECKPOINT
-    path.write_bytes(save({"step": torch.zeros(1)}, metadata={"about": '{"fingerprint": "x"}'}))
-    message = rejected_with("train", stopped / "run.toml", "--out", stopped / "run", "--resume")
-    assert "written by xvfl 0.1.0 in format 1" in message
-    assert "train the model again" in message
 
 
 @pytest.mark.slow

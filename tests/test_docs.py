@@ -1,18 +1,23 @@
 """The code blocks of the docs run word for word."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import typer
 
 from tests.small_tables import SOURCE
+from xvfl.cli.main import app
 from xvfl.config import LabelsConfig, parse_config
 from xvfl.service.config import CoordinatorConfig, PartyProcessConfig, load_config
 
 ROOT = SOURCE.parent
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"^ *```.*?\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+PAGES = sorted(each.relative_to(ROOT) for each in (ROOT / "docs").rglob("*.md"))
 
 
 @pytest.mark.slow
@@ -64,6 +69,30 @@ def test_the_service_examples(tmp_path: Path) -> None:
     coordinator, party = configs
     assert isinstance(coordinator, CoordinatorConfig) and isinstance(party, PartyProcessConfig)
     assert coordinator.release_to == ("shop",) and party.matching == coordinator.matching
+
+
+@pytest.mark.parametrize("page", [Path("README.md"), *PAGES], ids=str)
+def test_commands_and_options_exist(page: Path) -> None:
+    for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        for line in dedent(block).replace("\\\n", " ").splitlines():
+            if line.startswith("xvfl "):
+                assert not (wrong := _unknown_words(line)), f"{line}: {wrong}"
+
+
+def _unknown_words(line: str) -> list[str]:
+    """The command, or the options, of a line that `xvfl` does not have or hides."""
+    words = shlex.split(line, comments=True)[1:]
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return words[:1]
+        command = command.commands[words.pop(0)]
+    if command.name == "serve":  # its options are those of xvfl-serve
+        return []
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    known = {name for each in shown for name in (*each.opts, *each.secondary_opts)}
+    given = {each.partition("=")[0] for each in words if each.startswith("--")}
+    return sorted(given - known - {"--help", "--version"})
 
 
 def test_the_picture_of_the_home_page_says_what_is_sent() -> None:

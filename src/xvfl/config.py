@@ -638,7 +638,7 @@ REMOVED = {"distillation_alpha", "distillation_temperature"}
 
 def build_saved(cls: type, data: Mapping[str, Any], where: str) -> Any:
     """Build a section of the configuration of a saved model; ignore options that were removed."""
-    return build(cls, {key: value for key, value in data.items() if key not in REMOVED}, where)
+    return build(cls, {key: data[key] for key in data if key not in REMOVED}, where)
 
 
 def _unknown_key(key: str, valid: Collection[str]) -> str:

@@ -70,7 +70,7 @@ HELP = {
         ["CONFIG", "--ids", "--id", "--out"],
         "xvfl predict-federation coordinator.toml --ids new.csv",
     ),
-    "status": (["ADDRESS", "--json"], "xvfl status localhost:7480"),
+    "status": (["ADDRESS", "--json"], "xvfl status 127.0.0.1:8480"),
     "approve": (["CONFIG", "NUMBER", "--reject"], "xvfl approve bank.toml 3 --reject"),
     "ask": (["CONFIG", "KIND", "--party", "--reason"], "xvfl ask coordinator.toml new-rows"),
     "rollback": (["CONFIG"], "xvfl rollback coordinator.toml"),
@@ -197,6 +197,8 @@ def test_init_refuses_what_train_would(tmp_path: Path) -> None:
     assert "use xvfl init FILE NAME=TABLE" in rejected_with("init", path, "--party", "bank=a.csv")
     old = rejected_with("predict", path, "--input", "bank=a.csv", "--output", "b.csv")
     assert "--input: replaced in version 0.4; use xvfl predict RUN NAME=TABLE" in old
+    old = rejected_with("predict", "--federation", path, "--output", "b.csv")
+    assert "--federation: replaced in version 0.4; use xvfl predict-federation CONFIG" in old
     assert "unknown party 'shp'" in rejected_with("init", path, "--label-party", "shp")
     assert not path.exists()
 

@@ -11,6 +11,7 @@ from xvfl.matching import load_coordinator_alignment, load_party_alignment
 from xvfl.model.run_dir import RunDir
 from xvfl.service.head_store import HeadStore
 from xvfl.service.uploads.upload_store import find_upload
+from xvfl.system.event_log import read_log
 
 pytestmark = pytest.mark.slow
 
@@ -44,3 +45,10 @@ def test_rows_are_withdrawn_from_a_coordinator_that_predicts(
         # The head stays in use.
         assert federation.running["coordinator"].poll() is None
     assert len(list((tmp_path / "bank/receipts").iterdir())) == 2
+    assert not {"withdrawn.json", "withdrawn_ids.json"} & set(_files_of_others(tmp_path / "bank"))
+
+
+def _files_of_others(folder: Path) -> list[str]:
+    """The files that the commands took for those of other programs."""
+    events = [each for each in read_log(folder) if each["event"] == "state_dir_shared"]
+    return [name for each in events for name in each["files"]]

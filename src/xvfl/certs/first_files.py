@@ -34,12 +34,12 @@ column = "LABEL"
 task = "classification"           # or "regression", for a number
 
 [matching]
-max_ids = 10_000_000              # the number of ids that you agreed on
+max_ids = 10_000_000              # largest number of ids of a party, as agreed
 
 # The ids that may be predicted, and the address of the HTTP endpoint; see the page "Predict with
 # the federation". Delete the section if nothing is predicted together.
 [prediction]
-ids = "NEW-IDS.csv"
+ids = "NEW-IDS.csv"               # with the id column of the labels
 address = "127.0.0.1:7490"
 """
 

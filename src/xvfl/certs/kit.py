@@ -45,7 +45,7 @@ certificate = "{name}.crt"        # from the authority, which signs {name}.csr
 private_key = "{name}.key"
 
 [matching]
-max_ids = 10_000_000              # the number of ids that you agreed on
+max_ids = 10_000_000              # largest number of ids of the coordinator, as agreed
 
 [upload]
 purpose = ""                      # what the upload may be used for
@@ -54,7 +54,7 @@ expires = ""                      # last day of use, YYYY-MM-DD
 # The rows that may be predicted, with the columns of the table; see the page "Predict with the
 # federation". Delete the section if nothing is predicted together.
 [prediction]
-table = "NEW.parquet"
+table = "NEW.parquet"             # or the table above, if its rows may be predicted
 """
 """Template of a party's configuration. It is not part of the kit: nobody else chooses its keys."""
 

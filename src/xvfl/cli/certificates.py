@@ -175,7 +175,8 @@ def sign(
             print(f"signed for {asked.name}; ask them to confirm the fingerprint of their key:")
             print(asked.fingerprint)
         print(f"created {path}, valid until {issued.ends[:10]}, serial {issued.serial}")
-        print(f"send it to {asked.name} with {folder / 'ca.crt'}; neither is secret")
+        authority_file = folder / "ca.crt"
+        print(f"send it to {asked.name}, without a kit also {authority_file}; neither is secret")
 
 
 @app.command()

@@ -36,7 +36,8 @@ def check(
 
     Reads the tables and certificates, opens and closes the ports, asks for the free space of the
     state folder, and lets a party connect to its coordinator, which must be running for that.
-    Nothing is matched, trained or sent. The exit code is 2 if a check fails.
+    Nothing is matched, trained or sent. The exit code is 2 if a check fails; the ports of a
+    process that runs already count as a failure.
 
     xvfl check bank.toml
     """
@@ -84,9 +85,9 @@ def _coordinator(config: "CoordinatorConfig") -> Iterator[Found]:
 
 
 def _party(config: "PartyProcessConfig") -> Iterator[Found]:
-    yield _rows("table", config.table, config.id_column)
+    yield _rows("table", config, config.table)
     if config.prediction is not None:
-        yield _rows("prediction.table", config.prediction.table, config.id_column)
+        yield _rows("prediction.table", config, config.prediction.table)
     yield from _certificates(config.tls, config.revocation_list)
     if config.release_key is None:
         text = "not given: a released head is refused; use the coordinator's NAME.release.pub"
@@ -231,11 +232,18 @@ def _try(what: str, action: Callable[[], str | tuple[str, str]]) -> Found:
     return (what, *result) if isinstance(result, tuple) else (what, OK, result)
 
 
-def _rows(option: str, table: str, id_column: str | None) -> Found:
+def _rows(option: str, config: "PartyProcessConfig", table: str) -> Found:
+    from xvfl.certs import peer_name
     from xvfl.data.sources import source_ids
     from xvfl.model.workflow import read_source
 
-    return _try(option, lambda: _count(len(source_ids(read_source(table, id_column, option)))))
+    try:
+        party = peer_name(config.tls.read()[1])
+    except XVFLError:
+        party = "?"  # the row of the certificate says why
+    return _try(
+        option, lambda: _count(len(source_ids(read_source(table, config.id_column, party))))
+    )
 
 
 def _ids(option: str, table: str, id_column: str | None) -> Found:

@@ -72,7 +72,7 @@ def list_command(config: CoordinatorFile, as_json: Json = False) -> None:
     for each in heads:
         usable = "; ".join(each["problems"]) or ("yes" if _is_finished(each) else _why_not(each))
         ended = each["ended"][:16].replace("T", " ")
-        cells = (ended, each["digest"][:8], _validation(each), _pairs(each["encoders"]))
+        cells = (ended, each["digest"][:8], validation_text(each), _pairs(each["encoders"]))
         table.add_row(str(each["number"]), each["state"], *cells, usable)
     print_table(table)
 
@@ -100,7 +100,7 @@ def show(config: CoordinatorFile, number: Number, as_json: Json = False) -> None
     for key, label in SHOWN.items():
         if head[key]:
             table.add_row(label, _text(head[key]))
-    table.add_row("validation", _validation(head))
+    table.add_row("validation", validation_text(head))
     for name, version in head["encoders"].items():
         table.add_row(f"upload of {name}", f"version {version}, digest {head['uploads'][name]}")
     if head["released_to"]:
@@ -235,7 +235,8 @@ def _why_not(head: Mapping[str, Any]) -> str:
     return f"no: {head['progress']:.0%} trained"
 
 
-def _validation(head: Mapping[str, Any]) -> str:
+def validation_text(head: Mapping[str, Any]) -> str:
+    """Write the best validation score of a head as a loss, with its name."""
     if head["best_score"] is None:
         return "–"
     return f"{-head['best_score']:.4g} {head['score_name']}".strip()

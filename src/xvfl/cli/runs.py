@@ -235,6 +235,11 @@ def explain(
     print(f"wrote {run / 'explanation.html'} and {run / 'explanation.json'}")
 
 
+def _reject_federation(given: str | None) -> None:
+    # A callback: the old form has no RUN, whose absence would be the first error.
+    _reject_old("--federation", given, "xvfl predict-federation CONFIG --out FILE")
+
+
 def predict(
     run: Annotated[
         Path,
@@ -264,6 +269,9 @@ def predict(
     ] = False,
     input: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     output: Annotated[str | None, typer.Option(hidden=True)] = None,
+    federation: Annotated[
+        str | None, typer.Option(hidden=True, is_eager=True, callback=_reject_federation)
+    ] = None,
 ) -> None:
     """Predict the rows of new tables, with any features missing.
 

@@ -22,7 +22,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Write the log only to its 
 Serve = Annotated[
     bool,
     typer.Option(
-        "--serve", help="Predict with the finished run, as `prediction` in CONFIG describes."
+        "--serve",
+        help="Train a head if there is none, then predict, as in `prediction`.",
     ),
 ]
 Again = Annotated[
@@ -49,8 +50,8 @@ def coordinator(
     --retrain trains another head on the stored uploads, with other labels or options; it becomes
     the current head when it is finished. `xvfl heads` lists and chooses heads.
 
-    With --serve it predicts instead: it answers requests for ids over HTTP with the parties that
-    reply before the deadline.
+    With --serve it goes on after the first training and answers requests for ids over HTTP, with
+    the parties that reply before the deadline.
     """
     with require_extra("federated"):
         from xvfl.service.config import load_coordinator_config

@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 import typer
 from rich.table import Column, Table
 
+from xvfl.cli.heads_command import validation_text
 from xvfl.cli.output import print_table
 from xvfl.errors import RunError
 from xvfl.service.addresses import TOKEN_VARIABLE, parse_address
@@ -17,7 +18,7 @@ from xvfl.service.addresses import TOKEN_VARIABLE, parse_address
 STATUS_TIMEOUT_S = 10
 LISTS = {
     "approvals": ("number", "kind", "reason", "asked"),
-    "heads": ("number", "state", "digest", "encoders", "epoch", "best_score", "ended", "problems"),
+    "heads": ("number", "state", "digest", "encoders", "epoch", "validation", "ended", "problems"),
     "uploads": (
         "version",
         "part",
@@ -48,7 +49,7 @@ def status(
     A browser shows the same at http://HOST:PORT/. If the address needs a token, the variable
     XVFL_TOKEN must hold it; for https, SSL_CERT_FILE may name the certificate of the authority.
 
-    xvfl status localhost:7480
+    xvfl status 127.0.0.1:8480
     """
     values = _request_status(address)
     if as_json:
@@ -67,6 +68,8 @@ def status(
         if lines := details.get(name):
             table = Table(*(column.replace("_", " ") for column in columns), title=name)
             for line in lines:
+                if name == "heads":
+                    line["validation"] = validation_text(line)
                 table.add_row(*(_text(column, line.get(column)) for column in columns))
             print_table(table)
 

@@ -71,7 +71,9 @@ def withdraw(
     if ids is not None:
         message = withdraw_rows(PartyInputs.load(name, loaded, folder), _read_ids(ids))
         n_rows = 0 if message is None else len(message.handles)
-        print_line(f"{n_rows} withdrawn rows were matched with the coordinator")
+        print_line(f"withdrawn so far: {n_rows} of the rows that were matched in training")
+        if message is None:
+            print_line("the coordinator has none of them; this party refuses them in predictions")
     else:
         message = withdraw_version(folder, version)
         record_withdrawal(folder, message)

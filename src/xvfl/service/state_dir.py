@@ -26,6 +26,7 @@ encoder_version.json evaluation.json explanation.* heads heads.json heads.lock h
 listener.* log.jsonl* manifest.json matching_sessions.jsonl missing.json missing_rates.json peers
 prediction receipts records.jsonl release.json release.pub releases releases.json releases.lock
 requests-* run.json runs-* secret_requests split.json trail.jsonl uploads withdrawn.*
+withdrawn_ids.json
 """
 OWN = (*KEYS, *FILES.split())
 """Names that processes write into their state folder, beside the folder of a local party."""

@@ -64,7 +64,9 @@ COORDINATOR = {
     "party_answer_seconds": StatusMetric("Seconds that the party's last answer took."),
     "epoch": StatusMetric("Completed epochs."),
     "epochs": StatusMetric("Configured epochs."),
-    "best_score": StatusMetric("Best validation score so far."),
+    "best_score": StatusMetric(
+        "Best validation score so far: the loss times -1, so higher is better."
+    ),
     "finished": StatusMetric("1 when the head is trained."),
     "checkpoint_step": StatusMetric("Interactive training: step of the last checkpoint."),
     "seconds": StatusMetric("Interactive training: seconds since this process started."),
