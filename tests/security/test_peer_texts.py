@@ -120,7 +120,7 @@ def test_the_coordinator_writes_no_line_of_a_party(tmp_path: Path) -> None:
             _, err = shop.communicate(timeout=300)
         finally:
             shop.kill()
-    assert shop.returncode == 2 and "shop: stopped" in err
+    assert shop.returncode == 2 and "error: the coordinator ended the run for this party" in err
     check_lines(err, "shop")
     assert max(map(len, (tmp_path / "shop" / "log.jsonl").read_bytes().splitlines())) < 20_000
 
