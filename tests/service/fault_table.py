@@ -220,9 +220,9 @@ def other_protocol(f: Faulty) -> Row:
 
 
 def set_other_protocol() -> None:
-    from xvfl.wire import codec
+    from xvfl.wire import protocol
 
-    codec.VERSION = 3
+    protocol.OLDEST = protocol.NEWEST = 3
 
 
 # Tables, uploads, heads.
