@@ -219,7 +219,9 @@ class Federation:
         self.configure()
         with Commands(self.folder) as commands:
             processes = [commands.start("coordinator", "coordinator.toml")]
-            processes += [commands.start("party", f"{name}.toml", "--once") for name in ("bank", "shop")]
+            processes += [
+                commands.start("party", f"{name}.toml", "--once") for name in ("bank", "shop")
+            ]
             for each in processes:
                 assert each.wait(WAIT_S) == 0
             commands.run("export", "bank.toml", "--out", "bank.xvfl")

@@ -156,7 +156,7 @@ def test_test_rows_never_train_and_validation_is_apart() -> None:
 @pytest.mark.parametrize("members", [1, 2])
 def test_each_run_is_calibrated_as_it_would_be_alone(members: int) -> None:
     """Weights of decisions are chosen run by run, by each run's validation rows (D9)."""
-    task, chosen = small_task(700), False
+    task, chosen = small_task(900), False
     todo = [
         replace(
             each,
@@ -194,7 +194,8 @@ def test_calibrated_runs_of_a_stack_are_also_tested_without_completion() -> None
         assert {"local zero-filled", "collaborative zero-filled"} <= result.metrics.keys()
 
 
-def test_each_run_chooses_its_share_of_unmasked_copies() -> None:
+def test_each_run_chooses_its_share_of_unmasked_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xvfl.primitives.masks.FEW_FEATURES", 0)
     task = replace(small_task(), observed={})
     runs = [replace(each, overlap=0.4) for each in configs("xvfl+")[:2]]
     runs = [replace(each, rate=rate) for each, rate in zip(runs, (0.0, 0.9), strict=True)]

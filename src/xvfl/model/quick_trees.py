@@ -64,8 +64,8 @@ def fit_quick_trees(
     share = min(1.0, MAX_CELLS / max(cells, 1)) / max(1, rows.n_classes - 1)
     limit = max(10, round(MAX_TREES * share))
     columns = cells // max(len(rows.train), 1)
-    column_share = min(1.0, MAX_COLUMNS / max(columns, 1))
-    config = TreeConfig(max_trees=limit, patience=10, masked_copies=0, column_share=column_share)
+    rows = replace(rows, column_share=min(1.0, MAX_COLUMNS / max(columns, 1)))
+    config = TreeConfig(max_trees=limit, patience=10, masked_copies=0)
     fitted = fit_trees(rows, owners, config, seed)
     names: dict[Owner, Party] = {i: name for i, name in enumerate(dataset.tables)} | {POOLED: None}
     metrics = {}

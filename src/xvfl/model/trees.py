@@ -52,8 +52,6 @@ class TreeConfig:
     """Stop after this many trees without a lower validation log-loss."""
     masked_copies: int = 6
     """Masked copies of each training row, added to the row as observed. 0: no fit with masks."""
-    column_share: float = 1.0
-    """Share of the columns that each tree may use."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +125,8 @@ class TreeRows:
     validation: Ints
     n_classes: int
     """1 if labels are numbers."""
+    column_share: float = 1.0
+    """Share of the columns that each tree may use, to fit fast on wide tables."""
 
     @property
     def numbers(self) -> bool:
@@ -288,7 +288,7 @@ def _fit(
         "learning_rate": config.learning_rate,
         "num_leaves": config.num_leaves,
         "min_child_samples": config.min_child_samples,
-        "feature_fraction": config.column_share,
+        "feature_fraction": rows.column_share,
         "seed": seed,
         "num_threads": 1,
         "deterministic": True,
