@@ -154,8 +154,7 @@ def test_answers_say_what_was_completed_and_from_whom() -> None:
     gaps = bank.isna().any(axis=1)
     for own, completed in ((1.0, True), (0.0, False)):
         model = XVFLClassifier(
-            cross_completion=False,
-            self_completion=own,
+            loss={"cross_completion": False, "self_completion": own},
             full_threshold=1.0,
             epochs=1,
             embedding_dim=4,
